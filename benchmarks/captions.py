@@ -59,7 +59,7 @@ def captions(seconds: float = SECONDS, seeds: tuple[int, ...] = (0, 1, 2), **opt
         found = load_data(data := "captioned-digits")
     classifiers = train_attribute_classifiers(*found.split(0))
     told = ", ".join(f"{classifier.attribute.name} {classifier.accuracy:.3f}" for classifier in classifiers)
-    lines = [f"Judges are right about real digits that they have not seen: {told} (of {classifiers[0].asked:,}).", "", *HEAD]
+    lines = [f"Accuracy of the classifiers on unseen real digits: {told} (of {classifiers[0].test_count:,}).", "", *HEAD]
     print(*lines, sep="\n", flush=True)
     for network in networks:
         for seed in seeds:

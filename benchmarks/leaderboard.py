@@ -15,7 +15,7 @@ import torch
 from benchmarks.measure import machine
 from reverie import api
 from reverie.base.files import atomic
-from reverie.evaluation.compare import Comparison, advice, likelihoods
+from reverie.evaluation.compare import Comparison, likelihoods, recommendations
 from reverie.evaluation.scores import HEADLINE_METRICS, format_score
 
 PAGE = Path(__file__).parent.parent / "docs" / "leaderboard.md"
@@ -26,7 +26,7 @@ FAMILIES = {
     "binarized-mnist": "vae,hvae,fvsbn,nade,diffusion",
     "hoda": "gaussian,pca,vae,nade,flow,sinkhorn,diffusion",
 }
-SHOWN = ("kid", "frechet", "sliced_wasserstein", "sinkhorn", "precision", "recall", "coverage", "spread", "copies")
+SHOWN = ("kid", "frechet", "sliced_wasserstein", "sinkhorn", "precision", "recall", "coverage", "diversity", "copies")
 
 
 def table(found: Comparison) -> list[str]:
@@ -50,7 +50,7 @@ def table(found: Comparison) -> list[str]:
             figure = row.figures[k]
             text = format_score(figure, HEADLINE_METRICS[row.key].form) if figure else ""
             cells.append(
-                f"**{text}**" if k == row.best else f"{text} ~" if figure and row.sure and k not in row.worse else text
+                f"**{text}**" if k == row.best else f"{text} ~" if figure and row.has_errors and k not in row.worse else text
             )
         each = float(evaluation.facts["processor_milliseconds_per_sample"])
         steps = f"{competitor.costs['steps']:,} steps, " if "step_bytes" in competitor.costs else ""
@@ -92,10 +92,10 @@ def main() -> None:
             "",
             f"## {data}",
             "",
-            *(f"{line}\n" for line in advice(found)),
+            *(f"{line}\n" for line in recommendations(found)),
             *table(found),
             "",
-            found.rule.capitalize() + ".",
+            found.significance.capitalize() + ".",
         ]
         lines += [f"\n{name} failed: {why}." for name, why in found.failures.items()]
     others = [name for name in FAMILIES if name not in given.data]

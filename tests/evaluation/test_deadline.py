@@ -16,7 +16,7 @@ from reverie.data import classifiers
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.reports import EvaluationStopped, evaluate_run
 from reverie.evaluation.sample_metrics import MEASURES
-from reverie.evaluation.section_plan import Planned, measure_planned
+from reverie.evaluation.section_plan import PlannedSection, measure_planned
 from reverie.runs.run import Run
 
 
@@ -58,14 +58,14 @@ def test_a_part_that_would_not_end_in_time_is_broken_off() -> None:
 def test_sections_are_measured_by_their_worth_and_shown_in_their_order() -> None:
     now, order = 0.0, list[str]()
 
-    def takes(name: str, seconds: float) -> Planned:
+    def takes(name: str, seconds: float) -> PlannedSection:
         def measure() -> ReportSection:
             nonlocal now
             now += seconds
             order.append(name)
             return ReportSection(name, name)
 
-        return Planned(name, name, measure, lambda: seconds)
+        return PlannedSection(name, name, measure, lambda: seconds)
 
     plan = [takes("distances", 5.0), takes("likelihood", 8.0), takes("quality", 6.0)]
     deadline = Deadline(12.0, lambda: now)
@@ -112,7 +112,7 @@ def test_progress_names_the_sections(digits_run: Run) -> None:
 
 @pytest.fixture
 def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setitem(MEASURES["images"], "memory", interrupt)
+    monkeypatch.setitem(MEASURES["images"], "memorization", interrupt)
     yield
 
 

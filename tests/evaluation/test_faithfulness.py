@@ -26,15 +26,15 @@ def squares(count: int, seed: int, attributes: tuple[Attribute, ...] = ATTRIBUTE
 
 
 @pytest.fixture
-def aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
 
-@pytest.mark.usefixtures("aside")
-def test_judges_see_what_captions_say_and_what_they_do_not() -> None:
+@pytest.mark.usefixtures("own_cache")
+def test_classifiers_distinguish_right_from_wrong_captions() -> None:
     train, held, new = (squares(n, seed) for n, seed in ((400, 0), (60, 1), (200, 2)))
     classifiers = train_attribute_classifiers(train, held)
-    assert [judge.attribute.name for judge in classifiers] == ["light", "side"]
+    assert [classifier.attribute.name for classifier in classifiers] == ["light", "side"]
     assert new.conditions is not None
     x, captions = new.batch(torch.arange(200))[0], new.conditions.captions
     wrong = [caption.replace("dark", "?").replace("bright", "dark").replace("?", "bright") for caption in captions]
@@ -47,9 +47,9 @@ def test_judges_see_what_captions_say_and_what_they_do_not() -> None:
     assert found["side, wrong"]["value"] == found["side, seen"]["value"]
     assert not find_faults("captions", {"light": found["light, seen"]})
     (message,) = find_faults("captions", {"light": found["light, wrong"]})
-    assert "captions are not obeyed" in message
+    assert "light: accuracy" in message
 
 
-def test_words_that_tell_captions_apart_are_judged_where_nothing_is_said() -> None:
+def test_without_attributes_the_most_informative_words_are_classified() -> None:
     names = {attribute.name for attribute in attributes_of(squares(200, 0, ()))}
     assert names == {"dark", "bright", "left", "right"}  # "square", "on" and "the" are in all of them

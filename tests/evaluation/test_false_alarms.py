@@ -13,9 +13,9 @@ import torch
 from reverie.data import Dataset
 from reverie.evaluation.compare import difference_threshold
 from reverie.evaluation.evaluation_data import QUICK, EvaluationData
-from reverie.evaluation.memorization import _median_error, memory_section, points_section
+from reverie.evaluation.memorization import _median_error, memorization_section, points_section
 from reverie.evaluation.metrics.features import Features
-from reverie.evaluation.quality import _detail, _frechet, _kid, distances_section, variety_section
+from reverie.evaluation.quality import _detail, _frechet, _kid, distances_section, precision_recall_section
 from reverie.evaluation.scores import FLOOR_THRESHOLD, z_above_floor
 
 Figures = Mapping[str, Mapping[str, Any]]
@@ -48,7 +48,7 @@ def distances(m: EvaluationData) -> Figures:
 
 
 def of_images(m: EvaluationData) -> Figures:
-    sections = distances_section(m).figures, variety_section(m).figures, memory_section(m).figures
+    sections = distances_section(m).figures, precision_recall_section(m).figures, memorization_section(m).figures
     return {**distances(m), **_detail(m), **sections[0], **sections[1], **sections[2]}
 
 

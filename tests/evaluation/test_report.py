@@ -1,4 +1,4 @@
-"""The report: whole, self-contained, and deaf to what hostile names say."""
+"""Reports: complete, self-contained, and safe with hostile names."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def full(text: str) -> list[ReportSection]:
     ]  # fmt: skip
 
 
-def test_hostile_text_is_shown_and_never_obeyed() -> None:
+def test_hostile_text_is_escaped() -> None:
     page = Page(report(HOSTILE, {HOSTILE: HOSTILE, "path": HOSTILE}, full(HOSTILE)))
     assert "script" not in {tag for tag, _ in page.tags}
     assert not any(key.startswith("on") for _, attributes in page.tags for key in attributes)
@@ -71,7 +71,7 @@ def test_hostile_text_is_shown_and_never_obeyed() -> None:
     assert not set("\x1b\u202e\x00\ud800") & set(page.text)
 
 
-def test_nothing_is_asked_for_from_elsewhere() -> None:
+def test_a_report_has_no_external_resources() -> None:
     page = Page(report("A report", {}, full("plain")))
     for tag, attributes in page.tags:
         assert tag not in ("script", "link", "iframe", "object", "base")
@@ -82,7 +82,7 @@ def test_nothing_is_asked_for_from_elsewhere() -> None:
     assert source is not None and base64.b64decode(source.partition(",")[2]).startswith(b"\x89PNG")
 
 
-def test_links_lead_somewhere_and_figures_say_counts_seeds_and_units() -> None:
+def test_links_have_targets_and_figures_have_counts_seeds_and_units() -> None:
     page = Page(report("A report", {"samples": 2000, "seed": 1234}, full("plain")))
     ids = {f"#{attributes['id']}" for _, attributes in page.tags if "id" in attributes}
     assert {attributes["href"] for tag, attributes in page.tags if tag == "a"} == ids
@@ -107,28 +107,29 @@ def test_a_report_is_an_html_file(name: str, tmp_path: Path) -> None:
         write_report(tmp_path / name, "title", {}, [])
 
 
-def test_a_figure_is_told_in_one_line_beside_that_of_real_data() -> None:
+def test_a_figure_and_its_floor_are_on_one_line() -> None:
     figure = {"value": 2.0, "error": 0.1, "floor": 1.0, "floor_error": 0.2, "samples": 256}
-    page = Page(report("A report", {}, [ReportSection("a", "A", ("Said once.",), figures={"frechet": figure})]))
+    page = Page(report("A report", {}, [ReportSection("a", "A", ("Shown once.",), figures={"frechet": figure})]))
     assert "2 ± 0.1 (real data 1 ± 0.2, samples = 256)" in page.text
-    assert page.text.count("Said once.") == 1  # the box above the first section says it
+    assert page.text.count("Shown once.") == 1  # in the box above the first section
 
 
-def test_runs_of_which_nothing_was_measured_are_not_called_alike() -> None:
-    gone = {"not_computable": "the data are gone"}
-    lost = tuple(ReportSection(name, name, figures=gone) for name in ("quality", "variety", "memory"))
-    found = Comparison(tuple(Evaluation({"run": f"runs/{name}"}, lost, (), ()) for name in "ab")).verdict()
-    assert found[0] == "nothing was measured of two runs, so there is nothing to compare"
-    assert found[1:3] == [f"note: most of {name} could not be measured: the data are gone" for name in "ab"]
+def test_runs_without_figures_are_not_called_equal() -> None:
+    lost = {"not_computable": "the data are missing"}
+    sections = tuple(ReportSection(name, name, figures=lost) for name in ("quality", "precision_recall", "memorization"))
+    found = Comparison(tuple(Evaluation({"run": f"runs/{name}"}, sections, (), ()) for name in "ab")).verdict()
+    assert found[0].startswith("nothing to compare")
+    for line, name in zip(found[1:3], "ab", strict=True):
+        assert f" {name} " in line and "the data are missing" in line
 
 
 @pytest.mark.parametrize(("precision", "good"), [(0.707, False), (0.93, True)])
-def test_good_is_not_said_beside_a_clearly_lower_precision(precision: float, good: bool) -> None:
-    """Seen: "good: no fault" beside precision 0.707 against 1.000."""
+def test_a_clearly_lower_precision_prevents_a_good_verdict(precision: float, good: bool) -> None:
+    """A run with precision 0.707 against 1.000 was once called good."""
     alike = {name: score(1.0, 0.01, 1.0, 0.01) for name in ("recall", "density", "coverage")}
     sections = [
         ReportSection("quality", "q", figures={"kid": score(0.0, 0.01, 0.0, 0.01)}),
-        ReportSection("variety", "v", figures={"precision": score(precision, 0.01, 1.0, 0.01), **alike}),
+        ReportSection("precision_recall", "v", figures={"precision": score(precision, 0.01, 1.0, 0.01), **alike}),
     ]
     flags, verdict = assess(sections)
     assert not flags and f"{precision:.3f}" in verdict[0] and verdict[0].startswith("good") == good

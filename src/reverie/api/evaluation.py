@@ -55,7 +55,7 @@ def evaluate(
         with shared_run(run, processes) as run, screen.reading() as bars:
             found = evaluate_run(
                 run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=say or screen.say,
-                tell=on_progress or bars, options=options, deadline=deadline,
+                on_progress=on_progress or bars, options=options, deadline=deadline,
             )  # fmt: skip
     except EvaluationStopped as stopped:
         if out is not None:

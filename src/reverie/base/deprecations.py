@@ -40,6 +40,9 @@ VALUES: dict[str, dict[str, str]] = {  # option -> old value -> new value
     "until": {"good": "converged"},
 }
 SPEC_OPTIONS: dict[str, dict[str, str]] = {"flip": {"told": "conditioned"}}  # name of a spec -> old option -> new option
+REPORT_KEYS: dict[str, str] = {  # of evaluations: old key -> new key
+    "nearest": "nearest_distance", "spread": "diversity", "told_apart": "two_sample_accuracy",
+}  # fmt: skip
 
 
 class RenamedWarning(ReverieWarning, DeprecationWarning):
@@ -54,6 +57,15 @@ def flag(option: str) -> str:
 def warn_renamed(old: str, new: str, stacklevel: int = 2) -> None:
     """Warn that an old name was used, and name the new one."""
     warnings.warn(f"{old} is deprecated; use {new}", RenamedWarning, stacklevel=stacklevel + 1)
+
+
+def current_report_key(key: str) -> str:
+    """Return a key of an evaluation under its present name, with a warning if it is an old one."""
+    for old, new in REPORT_KEYS.items():
+        if key == old or (key.startswith(f"{old}_") and not key.startswith(new)):
+            warn_renamed(key, new + key.removeprefix(old), stacklevel=3)
+            return new + key.removeprefix(old)
+    return key
 
 
 def current_options(stored: Mapping[str, Any]) -> dict[str, Any]:

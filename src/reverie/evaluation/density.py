@@ -1,4 +1,4 @@
-"""What held-out data cost under a model whose likelihood is known."""
+"""The negative log-likelihood (NLL) of held-out data under families other than diffusion."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import format_score, score
 from reverie.runs.run import Run
 
-MOST = 2048  # held-out data that are measured
-DRAWS = 16  # of the noise within levels: one effort for all families that need it
+MOST = 2048  # held-out data
+DRAWS = 16  # of dequantization noise, for all families that need it
 
 
-def _noised_costs(run: Run, x: Tensor, labels: Tensor | None, seed: int, once: LogProb) -> Tensor:
-    """Return log 1/K sum_k p(x + u_k) of levels with noise, a tighter bound than each by itself (arXiv:1509.00519): (N,)."""
+def _dequantised_log_prob(run: Run, x: Tensor, labels: Tensor | None, seed: int, once: LogProb) -> Tensor:
+    """Return log 1/K sum_k p(x + u_k), a tighter bound than that of one draw of noise (arXiv:1509.00519): (N,)."""
     more = [run.model.log_prob(x, labels, image_seeds(seed, len(x), k * MOST)).nats for k in range(1, DRAWS)]
     return torch.stack([once.nats, *more]).logsumexp(0) - math.log(DRAWS)
 
 
 def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int = 0) -> ReportSection:
-    """Measure what held-out data cost: bits/dim of images, else nats.  x: (N, ...) in user units; labels: (N,)."""
+    """Measure the NLL of held-out data, in bits/dim for images, else in nats.  x: (N, ...) in user units; labels: (N,)."""
     try:
         if x is None or not len(x):
-            raise UserError("there are no held-out data: they are gone, or the set is too small to have any")
+            raise UserError("there are no held-out data: they are missing, or the dataset is too small to hold any out")
         x, labels = x[:MOST], labels[:MOST] if labels is not None else None
         found = run.model.log_prob(x, labels, image_seeds(seed, len(x)))
         family, images = run.config.model_family, run.kind == "images"
         exact = family.likelihood == "exact"
         dequantised = exact and images and family.dequantises
-        nats = _noised_costs(run, x, labels, seed, found) if dequantised else found.nats
+        nats = _dequantised_log_prob(run, x, labels, seed, found) if dequantised else found.nats
     except UserError as error:
         return ReportSection(NAME, TITLE, figures={"not_computable": str(error)})
     unit, what = "bits/dim" if images else "nats", KINDS[run.kind].partition(" ")[2]
@@ -46,31 +46,32 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
     name = "dequantised" if dequantised else "exact" if exact else "bound"
     figure = score(*mean_and_error(-nats / scale), unit=unit, n=len(nats), seed=seed)
     figures = {name: figure}
-    verdict = f"A held-out {what} costs {'' if name == 'exact' else 'at most '}{format_score(figure)} {unit}."
-    words = []
+    verdict = f"The NLL of a held-out {what} is {'' if name == 'exact' else 'at most '}{format_score(figure)} {unit}."
+    notes = []
     if not images:
-        words = ["Nats are those of a density in the units of the data, and may be negative; only differences mean something."]
+        notes = ["Nats refer to a density in the units of the data and may be negative; only differences are meaningful."]
     elif dequantised:
         once = score(*mean_and_error(-found.nats / scale), unit=unit, n=len(nats), seed=seed)
         figures["dequantised, one draw"], figure["draws"] = once, DRAWS
-        words = [
-            f"Images are dequantised: uniform noise within a level gives them a density. With one draw of it they cost"
-            f" {format_score(once)} {unit}; the figure weights {DRAWS} draws by importance, which can only lower it;"
-            " it remains an upper bound on the NLL of the levels themselves."
+        notes = [
+            "Images are dequantized: uniform noise within a level gives them a density. One draw of noise yields"
+            f" {format_score(once)} {unit}; importance weighting of {DRAWS} draws can only lower it. It remains an upper bound"
+            " on the NLL of the levels themselves."
         ]
     elif exact:
         figure |= {"nats": float(-nats.mean())}
-        words = [f"It is that of the levels of each image themselves, {figure['nats']:.2f} nats."]
+        notes = [f"The NLL of the levels of each image is {figure['nats']:.2f} nats."]
     if not exact:
-        within = float(found.error.nan_to_num().square().mean().sqrt())  # of one datum
+        within = float(found.error.nan_to_num().square().mean().sqrt())  # per datum
         figure |= {"draws": found.evaluations, "nats": float(-found.nats.mean()), "error_of_a_datum": within}
-        words.append(
-            f"It is the importance-weighted bound of {found.divergence} (arXiv:1509.00519), {figure['nats']:.2f} nats for each"
-            f" {what}; more draws can only lower it, and those made leave each {what} an error of {within:.2g} nats."
+        notes.append(
+            f"The importance-weighted bound of {found.divergence} (arXiv:1509.00519) is {figure['nats']:.2f} nats per {what},"
+            f" with an estimation error of {within:.2g} nats per {what}; more draws can only lower it."
         )
-    return ReportSection(NAME, TITLE, (verdict,), (*words, "The error is the standard error over the data."), figures)
+    notes.append("The error is the standard error over the data.")
+    return ReportSection(NAME, TITLE, (verdict,), tuple(notes), figures)
 
 
 def held_out_of(data: Dataset | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return at most as many held-out data as are measured, with their labels."""
+    """Return the held-out data to measure, at most MOST, with their labels."""
     return data.batch(torch.arange(min(MOST, len(data)))) if data is not None and len(data) else (None, None)

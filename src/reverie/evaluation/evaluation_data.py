@@ -1,4 +1,4 @@
-"""What is measured, and what it is measured against."""
+"""The samples and the data that an evaluation compares, with their features."""
 
 from __future__ import annotations
 
@@ -19,65 +19,67 @@ from reverie.data import Dataset, LazyImages
 from reverie.data.kind import Kind
 from reverie.evaluation.metrics.features import Features, choose_features
 
-FEW = 500  # held-out data below which floors come from splits of all real data
+FEW_HELD_OUT = 500  # with fewer held-out data, floors come from random splits of all real data
 BLOCK = 2048
 
 
 @dataclass(frozen=True)
-class Effort:
-    """How much work is done.
+class EvaluationLimits:
+    """The counts that bound the work of an evaluation.
 
-    samples: drawn where no number is given; reference: data that features are taken of, at most; lazy: training images looked
-    through for copies where they must be read from files; balls: real data, and samples at once, whose neighbourhoods are
-    compared; resamples: sets drawn anew for an interval; splits: of the real data, for a floor; permutations: for a p-value;
-    bounded, followed: data whose likelihood is bounded, and of them followed by the flow; drawn: samples for each sampler and
-    each of the budgets, which are numbers of evaluations.
+    samples: the default number of samples; reference: real data per set whose features are computed; lazy: training images
+    searched for copies where they are read from files; neighbourhoods: points per set for precision and recall; resamples:
+    bootstrap sets; splits: random splits of the real data for a floor; permutations: of a permutation test; bounded: data
+    with an ELBO; flow: those of them with a flow likelihood; nfe_samples: samples for each sampler and each of `budgets`,
+    which are numbers of function evaluations.
     """
 
     samples: int = 2048
     reference: int = 10_000
     lazy: int = 50_000
-    balls: int = 4000
+    neighbourhoods: int = 4000
     resamples: int = 200
     splits: int = 24
     permutations: int = 500
     bounded: int = 256
-    followed: int = 64
-    drawn: int = 256
+    flow: int = 64
+    nfe_samples: int = 256
     budgets: tuple[int, ...] = (5, 10, 20, 40)
 
 
-FULL = Effort()
-QUICK = Effort(  # what fits into a minute
-    samples=512, reference=4_000, lazy=4_000, balls=2000, resamples=50, permutations=200, bounded=64, followed=8,
-    drawn=128, budgets=(5, 20),
+FULL = EvaluationLimits()
+QUICK = EvaluationLimits(  # fits into one minute
+    samples=512, reference=4_000, lazy=4_000, neighbourhoods=2000, resamples=50, permutations=200, bounded=64, flow=8,
+    nfe_samples=128, budgets=(5, 20),
 )  # fmt: skip
 
 
-LEARNING, FEATURES = 20.0, 0.5  # seconds for a classifier, and the share of what is left for features, if time is limited
-TRIED = 8  # images by which it is known how long features take
-FEWEST, LEAST, TIMES = 100, 500, 10  # real data that features are taken of: where time is short, of few samples, and for each
+# With a deadline: the most seconds for a classifier, and the share of the time left for features.
+CLASSIFIER_SECONDS, FEATURE_SHARE = 20.0, 0.5
+TIMED = 8  # images whose features are timed
+# Real data with features: at least, with a deadline; at least, with few samples; for each sample.
+FEWEST, LEAST, PER_SAMPLE = 100, 500, 10
 
 
-def learning(deadline: Deadline) -> float:
-    """Return the seconds that a classifier may be trained for."""
-    return min(LEARNING, FEATURES * deadline.left) if deadline.limited else math.inf
+def classifier_seconds(deadline: Deadline) -> float:
+    """Return the time limit for training a classifier."""
+    return min(CLASSIFIER_SECONDS, FEATURE_SHARE * deadline.left) if deadline.limited else math.inf
 
 
-def effort_for(samples: int, quick: bool) -> Effort:
-    """Return how much work so many samples are worth: what is compared with a few needs no better figures than they give."""
+def limits_for(samples: int, quick: bool) -> EvaluationLimits:
+    """Return the limits for a number of samples: few samples need few real data to compare with."""
     base = QUICK if quick else FULL
-    few = {name: min(getattr(base, name), max(TRIED, samples)) for name in ("bounded", "followed", "drawn")}
-    return replace(base, reference=min(base.reference, max(LEAST, TIMES * samples)), **few)
+    few = {name: min(getattr(base, name), max(TIMED, samples)) for name in ("bounded", "flow", "nfe_samples")}
+    return replace(base, reference=min(base.reference, max(LEAST, PER_SAMPLE * samples)), **few)
 
 
-def few_held(count: int) -> str:
-    """Say that few data are held out."""
+def describe_held_out(count: int) -> str:
+    """Return a phrase with the small number of held-out data."""
     return "Only one datum is held out" if count == 1 else f"Only {count:,} data are held out"
 
 
 def samples_tensor(samples: np.ndarray, kind: Kind | None = None) -> Tensor:
-    """Return samples in user units as a tensor: points (N, D), series (N, T, C) if it is said, images (N, C, H, W)."""
+    """Return samples in user units as points (N, D), images (N, C, H, W) or, if kind is "series", series (N, T, C)."""
     x = torch.from_numpy(np.ascontiguousarray(samples, np.float32))
     if x.ndim == 3 and kind != "series":
         return x[:, None]
@@ -86,162 +88,165 @@ def samples_tensor(samples: np.ndarray, kind: Kind | None = None) -> Tensor:
 
 @dataclass(frozen=True)
 class EvaluationData:
-    """Samples beside training and held-out data, and their features, each computed once when first asked for.
+    """Samples, training data, held-out data and their features, each computed once on first access.
 
-    samples: (N, D) or (N, C, H, W) in user units; labels: (N,) int64, what each was meant to be; known: the training and
-    held-out data of every label, which a classifier learns, where train and held are those of one; deadline: of the whole
-    evaluation, by which classifiers are trained shorter and features taken of fewer data.
+    samples: (N, D) or (N, C, H, W) in user units; labels: (N,) int64, the requested labels; all_labels: training and held-out
+    data of every label, where train and held have only one; deadline: of the whole evaluation, which shortens the training
+    of classifiers and limits the data with features.
     """
 
     samples: Tensor
     labels: Tensor | None
     train: Dataset
     held: Dataset
-    by: str | Callable[[Tensor], Tensor] | Features = "auto"
+    feature_choice: str | Callable[[Tensor], Tensor] | Features = "auto"
     seed: int = 0
-    effort: Effort = FULL
-    tell: OnProgress = silent
+    limits: EvaluationLimits = FULL
+    on_progress: OnProgress = silent
     source: str = ""
-    known: tuple[Dataset, Dataset] | None = None
+    all_labels: tuple[Dataset, Dataset] | None = None
     deadline: Deadline = field(default_factory=Deadline)
 
     def __post_init__(self) -> None:
         if tuple(self.samples.shape[1:]) != self.train.shape:
             ours, theirs = "x".join(map(str, self.samples.shape[1:])), "x".join(map(str, self.train.shape))
-            raise UserError(f"samples of {ours} cannot be measured against data of {theirs}; bring both to one size")
+            raise UserError(f"samples of {ours} and data of {theirs} cannot be compared; resize one of them")
         if not len(self.samples):
             raise UserError("there are no samples to measure")
         for what, data in (("training", self.train), ("held-out", self.held)):
             if not len(data):
-                raise UserError(f"there are no {what} data to measure against; take more data")
+                raise UserError(f"there are no {what} data to compare with; use a larger dataset")
         if not self.samples.isfinite().all():
             bad = int((~self.samples.flatten(1).isfinite().all(1)).sum())
-            raise UserError(
-                f"{bad} of {len(self.samples)} samples hold NaN or infinity, so nothing can be measured; train again"
-            )
+            raise UserError(f"{bad} of {len(self.samples)} samples contain NaN or infinity; train the model again")
 
     @property
-    def taught(self) -> tuple[Dataset, Dataset]:
-        """The training and held-out data that a classifier learns: of every label."""
-        return self.known or (self.train, self.held)
+    def classifier_data(self) -> tuple[Dataset, Dataset]:
+        """The training and held-out data of every label, for classifiers."""
+        return self.all_labels or (self.train, self.held)
 
     @property
     def kind(self) -> Kind:
-        """What one datum is."""
+        """The kind of data."""
         return self.train.kind
 
     @cached_property
     def features(self) -> Features:
-        """What turns data into features; for points, their coordinates brought to deviation 1."""
+        """The feature map; for points, the standardized coordinates."""
         if self.kind == "images":
-            return choose_features(self.by, *self.taught, self.tell, learning(self.deadline))
-        x = self.some(self.train)
+            seconds = classifier_seconds(self.deadline)
+            return choose_features(self.feature_choice, *self.classifier_data, self.on_progress, seconds)
+        x = self.subset(self.train)
         mean, scale = x.mean(0), x.std(0).clamp_min(1e-12)
-        return Features("coordinates", lambda z: (z - mean) / scale, {"net": "none: coordinates of deviation 1"})
+        return Features("coordinates", lambda z: (z - mean) / scale, {"net": "none: standardized coordinates"})
 
     @cached_property
-    def reference(self) -> int:
-        """How many training or held-out data features are taken of, at most: of fewer where the time is short."""
-        most = self.effort.reference
+    def reference_count(self) -> int:
+        """The largest number of training or of held-out data with features; smaller before a near deadline."""
+        most = self.limits.reference
         if self.kind != "images" or not self.deadline.limited:
             return most
-        few, clock = self.samples[:TRIED], self.deadline.clock
-        self.features.of(few[:1])  # the first is slower
+        few, clock = self.samples[:TIMED], self.deadline.clock
+        self.features.of(few[:1])  # warm-up
         begun = clock()
         self.features.of(few)
         each = (clock() - begun) / len(few)
-        possible = int(FEATURES * self.deadline.left / max(each, 1e-9)) - len(self.samples)
+        possible = int(FEATURE_SHARE * self.deadline.left / max(each, 1e-9)) - len(self.samples)
         return most if possible >= sum(min(len(x), most) for x in (self.train, self.held)) else max(FEWEST, possible // 2)
 
-    def some(self, data: Dataset, most: int | None = None) -> Tensor:
-        """Return as many data as features are taken of, or at most so many, in an order of chance: files are often sorted."""
+    def subset(self, data: Dataset, most: int | None = None) -> Tensor:
+        """Return at most `most` data, and at most `limits.reference`, in random order: files are often sorted."""
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(self.seed))
-        return data.batch(order[: self.effort.reference][:most])[0]
+        return data.batch(order[: self.limits.reference][:most])[0]
 
     @cached_property
-    def of_samples(self) -> Tensor:
+    def sample_features(self) -> Tensor:
         """Features of the samples, (N, D)."""
-        return self.features.of(self.samples, self.tell, "features of samples")
+        return self.features.of(self.samples, self.on_progress, "features of samples")
 
     @cached_property
-    def of_train(self) -> Tensor:
+    def train_features(self) -> Tensor:
         """Features of training data, (M, D)."""
-        return self.features.of(self.some(self.train, self.reference), self.tell, "features of training data")
+        return self.features.of(self.subset(self.train, self.reference_count), self.on_progress, "features of training data")
 
     @cached_property
-    def of_held(self) -> Tensor:
+    def held_out_features(self) -> Tensor:
         """Features of held-out data, (H, D)."""
-        return self.features.of(self.some(self.held, self.reference), self.tell, "features of held-out data")
+        return self.features.of(self.subset(self.held, self.reference_count), self.on_progress, "features of held-out data")
 
     @property
-    def unit(self) -> float:
-        """The root mean square of training features, in which KID is measured so that it does not depend on their size."""
-        return float(self.of_train.square().mean().sqrt()) or 1.0
+    def feature_unit(self) -> float:
+        """The root mean square of the training features; KID is measured in this unit."""
+        return float(self.train_features.square().mean().sqrt()) or 1.0
 
     @cached_property
-    def of_real(self) -> Tensor:
-        """Features of all real data, (M + H, D), which are alike unless the features were learned from some of them."""
-        return torch.cat([self.of_train, self.of_held])
+    def real_features(self) -> Tensor:
+        """Features of all real data, (M + H, D)."""
+        return torch.cat([self.train_features, self.held_out_features])
 
     @property
-    def parted(self) -> bool:
-        """Whether floors come from splits of all real data, because few are held out."""
-        return len(self.held) < FEW and not self.features.learned
+    def splits_real(self) -> bool:
+        """Whether floors come from random splits of all real data, because few are held out."""
+        return len(self.held) < FEW_HELD_OUT and not self.features.learned
 
     @property
-    def shared(self) -> int:
-        """The count at which samples, and for the floor real data, are compared with real data."""
-        return min(len(self.samples), len(self.of_real) // 2 if self.parted else len(self.of_held))
+    def compared_count(self) -> int:
+        """The number of samples, and of real data for the floor, in each comparison with real data."""
+        return min(len(self.samples), len(self.real_features) // 2 if self.splits_real else len(self.held_out_features))
 
-    def pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield features of samples and of real data that are compared; the counts are those of `floors`.
+    def feature_pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield the features of samples and of real data to compare, with the same counts as `floor_pairs`.
 
-        Held-out data are compared with all training data; where real data are parted, both sides have half of them.
+        Held-out data: blocks of samples against all training data.  Random splits: random subsets of both.
         """
-        if not self.parted:
-            yield from ((part, self.of_train) for part in self.of_samples.split(self.shared) if len(part) == self.shared)
+        count = self.compared_count
+        if not self.splits_real:
+            yield from ((part, self.train_features) for part in self.sample_features.split(count) if len(part) == count)
             return
         random = torch.Generator().manual_seed(self.seed)
-        for _ in range(self.effort.splits):
-            ours, theirs = (z[torch.randperm(len(z), generator=random)[: self.shared]] for z in (self.of_samples, self.of_real))
+        for _ in range(self.limits.splits):
+            sets = (self.sample_features, self.real_features)
+            ours, theirs = (z[torch.randperm(len(z), generator=random)[:count]] for z in sets)
             yield ours, theirs
 
-    def floors(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield features of real data that a perfect model's samples would be like, and what they are compared with."""
-        if not self.parted:
-            yield self.of_held[: self.shared], self.of_train
+    def floor_pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield features of two disjoint sets of real data, in the place of samples and of real data."""
+        count = self.compared_count
+        if not self.splits_real:
+            yield self.held_out_features[:count], self.train_features
             return
         random = torch.Generator().manual_seed(self.seed + 1)
-        for _ in range(self.effort.splits):
-            order = torch.randperm(len(self.of_real), generator=random)
-            yield self.of_real[order[: self.shared]], self.of_real[order[self.shared : 2 * self.shared]]
+        for _ in range(self.limits.splits):
+            order = torch.randperm(len(self.real_features), generator=random)
+            yield self.real_features[order[:count]], self.real_features[order[count : 2 * count]]
 
-    def about_floors(self) -> str:
-        """Say what floors are."""
-        if not self.parted:
-            return "Beside each stands the same figure for held-out data: a perfect model scores there, within the error bars."
+    def describe_floors(self) -> str:
+        """Return a sentence that explains the floors."""
+        if not self.splits_real:
+            return "The floor is the same figure for held-out data: a perfect model reaches it within the error bars."
         return (
-            f"{few_held(len(self.held))}, so beside each stands the same figure between {self.shared:,} of all"
-            f" real data and {self.shared:,} others: the mean of {self.effort.splits} random splits ± how much it is by chance."
-            " A perfect model scores there."
+            f"{describe_held_out(len(self.held))}, so the floor compares {self.compared_count:,} real data with"
+            f" {self.compared_count:,} others: the mean ± standard deviation over {self.limits.splits} random splits."
+            " A perfect model reaches it."
         )
 
-    def looked_through(self) -> int:
-        """Return how many training data are searched for neighbours."""
+    def searched_count(self) -> int:
+        """Return the number of training data that are searched for neighbours."""
         lazy = isinstance(self.train.x, LazyImages) and not self.train.x.decoded
-        return min(len(self.train), self.effort.lazy) if lazy else len(self.train)
+        return min(len(self.train), self.limits.lazy) if lazy else len(self.train)
 
-    def blocks(self, what: str) -> Iterator[Tensor]:
-        """Pass over the training data."""
-        count = self.looked_through()
+    def train_blocks(self, what: str) -> Iterator[Tensor]:
+        """Yield the training data in blocks."""
+        count = self.searched_count()
         for part in torch.arange(count).split(BLOCK):
             yield self.train.batch(part)[0]
-            self.tell(what, int(part[-1]) + 1, count)
+            self.on_progress(what, int(part[-1]) + 1, count)
 
     def facts(self) -> dict[str, Any]:
-        """Return what belongs to each score: features, counts, seeds."""
+        """Return the settings of each score: features, counts, seed."""
         return {
             "features": {"name": self.features.name, **self.features.facts}, "samples": len(self.samples),
-            "training_data": len(self.of_train), "held_out_data": len(self.of_held), "measuring_seed": self.seed,
-            "floor_of": f"{self.effort.splits} splits of all real data" if self.parted else "held-out data",
+            "training_data": len(self.train_features), "held_out_data": len(self.held_out_features),
+            "evaluation_seed": self.seed,
+            "floor_source": f"{self.limits.splits} splits of all real data" if self.splits_real else "held-out data",
         }  # fmt: skip

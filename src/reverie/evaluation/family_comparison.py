@@ -1,4 +1,4 @@
-"""Which family suits data: each is trained for the same time of the processor and measured by the same samples and data."""
+"""Comparison of families on one dataset: each is trained for the same CPU time and evaluated with the same settings."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from reverie.training.prepare import FAMILY_OPTIONS, prepare, read_family
 from reverie.training.resume import differences, resume
 from reverie.training.trainer import Training
 
-MINUTES = 2.0  # of the processor, for each family, when nothing is said
-LOOKED_AT = 4096  # held-out data of which some are shown
+MINUTES = 2.0  # of CPU time for each family, by default
+CANDIDATES = 4096  # held-out data from which the shown ones are chosen
 SHOWN, POINTS_SHOWN, LINES, TEXTS = 60, 2000, 8, 3  # samples on a sheet: images, points, series, texts
-EQUAL: dict[str, Any] = {"clock": "processor", "keep": "best"}  # what makes trainings comparable
+EQUAL: dict[str, Any] = {"clock": "processor", "keep": "best"}  # options that make trainings comparable
 
 
 @dataclass(frozen=True)
 class CompetitorSpec:
-    """A family with its options, to be trained in a folder; or, without a family, a run that is there already."""
+    """A family with options to train in a folder; or, without a family, an existing run."""
 
     name: str
     family: Family[Any] | None
@@ -54,7 +54,7 @@ class CompetitorSpec:
 
 
 def split_families(families: str) -> list[str]:
-    """Split at the commas between families: `gaussian,mixture:components=4,rank=2` are two."""
+    """Split at the commas between families: `gaussian,mixture:components=4,rank=2` contains two."""
     parts: list[str] = []
     for word in families.split(","):
         if "=" in word and ":" not in word and parts:
@@ -65,23 +65,23 @@ def split_families(families: str) -> list[str]:
 
 
 def read_competitors(families: str | Iterable[str], place: Path) -> list[CompetitorSpec]:
-    """Return who takes part, or say what cannot be: a family by name, or a run by its folder."""
-    wished = split_families(families) if isinstance(families, str) else list(families)
-    if len(wished) < 2:
-        raise UserError("a comparison needs at least two families, with commas between: --families gaussian,diffusion")
+    """Return the competitors, families by name or runs by folder; refuse fewer than two, and duplicates."""
+    requested = split_families(families) if isinstance(families, str) else list(families)
+    if len(requested) < 2:
+        raise UserError(f"a comparison needs at least two families, got {len(requested)}; use --families gaussian,diffusion")
     found = []
-    for name in wished:
+    for name in requested:
         if (Path(name) / folder.CONFIG).is_file():
             found.append(CompetitorSpec(name, None, Path(name)))
         else:
             found.append(CompetitorSpec(name, read_family(name, {})[0], place / re.sub(r"[^\w.=-]+", "-", name)))
     if len({spec.folder.resolve() for spec in found}) < len(found):
-        raise UserError(f"a family is named twice: {', '.join(wished)}")
+        raise UserError(f"a family occurs twice: {', '.join(requested)}; name each once")
     return found
 
 
 def _options(spec: CompetitorSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of a training that concern a family: the same time for all that learn by steps."""
+    """Return the training options of a family: the same CPU time for all that train by steps."""
     assert spec.family is not None
     own = {key: value for key, value in options.items() if key not in FAMILY_OPTIONS or key in spec.family.option_names}
     if not any(own.get(length) is not None for length in ("steps", "minutes", "epochs")):
@@ -90,7 +90,7 @@ def _options(spec: CompetitorSpec, options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _trained(spec: CompetitorSpec, data: DataSource, options: Mapping[str, Any], screen: Screen, device: str) -> Run:
-    """Return the run of an entry: one that is there, one that is gone on with, or a new one."""
+    """Return the run of a competitor: an existing one, a resumed one, or a new one."""
     if spec.family is None:
         return load(spec.folder, device)
     own = _options(spec, options)
@@ -102,10 +102,10 @@ def _trained(spec: CompetitorSpec, data: DataSource, options: Mapping[str, Any],
         same = {key: value for key, value in own.items() if key not in ("overwrite", "data_dir", "epochs")}
         if changed := differences(folder.read_config(spec.folder), {**same, **family_options, "family": spec.family.name}):
             raise UserError(
-                f"{spec.folder} was begun with other settings: {'; '.join(changed)}; give another folder with --runs"
+                f"{spec.folder} was trained with other settings: {'; '.join(changed)}; choose another folder with --runs"
             )
         if is_finished(spec.folder):
-            screen.say("trained already")
+            screen.say("already trained")
             return load(spec.folder, device)
         with screen.reading() as bars:
             training = resume(spec.folder, device=device, on_progress=bars, data=None if isinstance(data, str | Path) else data)
@@ -118,8 +118,8 @@ def _trained(spec: CompetitorSpec, data: DataSource, options: Mapping[str, Any],
     return training.run
 
 
-def _drawn_sheet(x: torch.Tensor, data: torch.Tensor, titles: list[str] | None) -> bytes:
-    """Return samples as a picture: images in rows, points in the window of the data, a few series, (N, T, C), as lines."""
+def _sheet(x: torch.Tensor, data: torch.Tensor, titles: list[str] | None) -> bytes:
+    """Return a picture of images in rows, of points within the limits of the data, or of a few series, (N, T, C), as lines."""
     if x.ndim == 4:
         return sheet(x, titles, columns=10)
     made = figure(3.6, 3.6, {"left": 0.0, "right": 1.0, "top": 1.0, "bottom": 0.0})
@@ -135,23 +135,23 @@ def _drawn_sheet(x: torch.Tensor, data: torch.Tensor, titles: list[str] | None) 
 
 
 def data_sheet(run: Run, held: Dataset, seed: int) -> bytes:
-    """Return held-out data as a picture, with the labels that samples are drawn with."""
+    """Return held-out data as a picture, with the labels of `samples_sheet`."""
     if held.kind == "text":
         return passage_picture([text_of(row) for row in held.subsample(TEXTS).numpy()])
     if isinstance(held.x, TextPairs):
         return passage_picture([" \u2192 ".join(pair) for pair in itertools.islice(held.x.pairs(), TEXTS)])
     names = run.label_names
     count = SHOWN if held.kind == "images" else POINTS_SHOWN
-    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[:LOOKED_AT]
+    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[:CANDIDATES]
     x, labels = held.batch(order)
     if labels is None or not names or held.kind != "images":
-        return _drawn_sheet(x[:count], x, None)
+        return _sheet(x[:count], x, None)
     used, chosen = [0] * len(names), list[torch.Tensor]()
     for k in range(count):
         own = x[labels == k % len(names)]
         chosen.append(own[used[k % len(names)] % len(own)] if len(own) else torch.zeros_like(x[0]))
         used[k % len(names)] += 1
-    return _drawn_sheet(torch.stack(chosen), x, [names[k % len(names)] for k in range(count)])
+    return _sheet(torch.stack(chosen), x, [names[k % len(names)] for k in range(count)])
 
 
 def samples_sheet(run: Run, held: Dataset, seed: int) -> bytes:
@@ -162,13 +162,13 @@ def samples_sheet(run: Run, held: Dataset, seed: int) -> bytes:
         return passage_picture([" \u2192 ".join(pair) for pair in run.sample(TEXTS, seed=seed).pairs])
     images = held.kind == "images"
     named = bool(run.label_names) and images
-    drawn = run.sample(SHOWN if images else POINTS_SHOWN, seed=seed, label="all" if named else None)
-    x = samples_tensor(drawn.x) if images else torch.from_numpy(np.asarray(drawn.x, np.float32))
-    return _drawn_sheet(x, held.batch(torch.arange(min(len(held), 2000)))[0], list(drawn.labels or ()) if named else None)
+    samples = run.sample(SHOWN if images else POINTS_SHOWN, seed=seed, label="all" if named else None)
+    x = samples_tensor(samples.x) if images else torch.from_numpy(np.asarray(samples.x, np.float32))
+    return _sheet(x, held.batch(torch.arange(min(len(held), 2000)))[0], list(samples.labels or ()) if named else None)
 
 
 def costs_of(run: Run, train: Dataset) -> dict[str, Any]:
-    """Return what a run is and what it took: parameters, steps, time, and the memory of a step."""
+    """Return the costs of a run: parameters, size, steps, training time, and memory per step."""
     rows, model, training = run.metrics(), run.model, run.config.training
     learned = model.parameters() if isinstance(model, TrainedModel) else model.buffers()
     best = [row["held_out"] for row in rows if "held_out" in row]
@@ -189,19 +189,19 @@ def costs_of(run: Run, train: Dataset) -> dict[str, Any]:
     return found
 
 
-def abilities(run: Run) -> dict[str, str]:
-    """Return what a family can do, in a few words each."""
+def capabilities_of(run: Run) -> dict[str, str]:
+    """Return the capabilities of a family in a few words each."""
     family, images = run.config.model_family, run.kind == "images"
-    density = {"exact": "exact", "lower bound": "a bound", "none": "none"}[family.likelihood]
+    likelihood = {"exact": "exact", "lower bound": "ELBO", "none": "none"}[family.likelihood]
     if family.likelihood == "exact" and images and family.dequantises:
-        density = "exact, dequantised"
+        likelihood = "exact, dequantized"
     steps = next(iter(run.frames(1))).of
-    passes = f"in {steps:,} steps" if steps > 1 else "at once"
+    sampling = f"in {steps:,} steps" if steps > 1 else "in one step"
     if isinstance(run.config.family, FlowSettings) and run.config.family.transform in ("maf", "spline"):
-        passes = "number by number"
-    filled = "yes" if "inpaint" in family.can else "no"
-    coded = "yes" if "encode" in family.can or "invert" in family.can else "no"
-    return {"density": density, "draws": passes, "fills in parts": filled, "encodes": coded,
+        sampling = "number by number"
+    inpaints = "yes" if "inpaint" in family.can else "no"
+    encodes = "yes" if "encode" in family.can or "invert" in family.can else "no"
+    return {"likelihood": likelihood, "sampling": sampling, "inpainting": inpaints, "encoding": encodes,
             "labels": "yes" if "labels" in family.can else "no",
             "guidance": "yes" if "guidance" in family.options else "no"}  # fmt: skip
 
@@ -211,34 +211,32 @@ def train_and_compare(
     quick: bool = False, seed: int = 0, device: str = "auto", features: str | Callable[..., Any] = "auto", screen: Screen,
     options: Mapping[str, Any],
 ) -> Comparison:  # fmt: skip
-    """Train each family on the same data for the same time of the processor, and set them side by side.
+    """Train each family on the same data for the same CPU time, and compare them.
 
-    A family that fails is told with its reason, and the others go on; what was trained in the folder before is not trained
-    again.  options: those of training; n, quick, features: as of an evaluation.
+    A family that fails is reported with its reason; the others continue.  Finished runs in the folder are not trained again.
+    options: of training; n, quick, features: of the evaluation.
     """
     where = Path(place) if place is not None else Path("runs") / f"compare-{Path(source_name(data)).stem}"
-    taking_part = read_competitors(families, where)
+    specs = read_competitors(families, where)
     options = {**options, **({"seed": seed} if seed else {})}
     evaluations, competitors, failures = list[Evaluation](), list[Competitor](), dict[str, str]()
     truth: bytes | None = None
-    again = None if isinstance(data, str | Path) else data  # names and paths are known to the runs
-    for spec in taking_part:
+    again = None if isinstance(data, str | Path) else data  # runs record names and paths, but not data in memory
+    for spec in specs:
         screen.say(f"{spec.name}, in {spec.folder}:")
         try:
             run = _trained(spec, data, options, screen, device)
             with screen.reading() as bars:
-                found = evaluate_run(run, n, quick=quick, features=features, data=again, say=screen.say, tell=bars)
+                found = evaluate_run(run, n, quick=quick, features=features, data=again, say=screen.say, on_progress=bars)
                 train, held = find_data(run, POINTS_SHOWN // 2, bars, again)
             shown = samples_sheet(run, held, seed)
             truth = truth or data_sheet(run, held, seed)
-            competitor = Competitor(spec.name, costs_of(run, train), abilities(run), shown)
+            competitor = Competitor(spec.name, costs_of(run, train), capabilities_of(run), shown)
         except UserError as error:
             failures[spec.name] = str(error)
         except (ArithmeticError, MemoryError, RuntimeError) as error:
             memory = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else False
-            failures[spec.name] = (
-                "there is not enough memory" if memory else f"{type(error).__name__}: {str(error).splitlines()[0]}"
-            )
+            failures[spec.name] = "out of memory" if memory else f"{type(error).__name__}: {str(error).splitlines()[0]}"
         else:
             evaluations.append(found)
             competitors.append(competitor)

@@ -1,4 +1,4 @@
-"""How long a flow takes each way: to noise, which tells the density, and from noise, which draws."""
+"""The speed of a flow in both directions: to noise, for the density, and from noise, for sampling."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from reverie.evaluation.report_section import ReportSection
 from reverie.families.flow.model import TIMED, Flow
 from reverie.runs.run import Run
 
-NAME, TITLE = "directions", "Both ways of the flow"
-SLOWER = 3.0  # times, from which one way is called slower
+NAME, TITLE = "flow_speed", "Speed of the flow"
+SLOWER = 3.0  # ratio from which sampling is reported as slower
 
 
-def directions_section(run: Run) -> ReportSection | None:
-    """Time both ways of a flow, a batch of 64 at once; nothing of other families."""
+def flow_speed_section(run: Run) -> ReportSection | None:
+    """Time both directions of a flow on a batch of 64; None for other families."""
     if not isinstance(run.model, Flow):
         return None
-    there, back = (1e3 * seconds for seconds in run.model.seconds_each_way())
-    verdict = f"A datum takes {there:.2g} ms to noise, which tells its density, and {back:.2g} ms from noise, which draws it."
-    words = ["Both take one pass of the networks or a few."]
-    if back > SLOWER * there:
-        words = ["An autoregressive flow tells all densities in one pass, and draws number by number, a pass for each."]
-    figures = {"milliseconds_to_noise": there, "milliseconds_from_noise": back, "at_once": TIMED}
-    return ReportSection(NAME, TITLE, (verdict,), tuple(words), figures)
+    to_noise, from_noise = (1e3 * seconds for seconds in run.model.seconds_each_way())
+    verdict = f"The density of a datum takes {to_noise:.2g} ms (data to noise), a sample {from_noise:.2g} ms (noise to data)."
+    notes = ["Both directions take one pass through the networks or a few."]
+    if from_noise > SLOWER * to_noise:
+        notes = ["An autoregressive flow computes a density in one pass, and a sample in one pass per number."]
+    figures = {"milliseconds_to_noise": to_noise, "milliseconds_from_noise": from_noise, "batch_size": TIMED}
+    return ReportSection(NAME, TITLE, (verdict,), tuple(notes), figures)

@@ -1,4 +1,4 @@
-"""The report: one HTML file that holds its pictures and its style, asks for nothing from elsewhere and runs no script."""
+"""HTML reports: one file with its pictures and styles, without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from reverie.evaluation.report_section import ReportSection
 
 SUFFIXES = (".html", ".htm")
 NOT_COMPUTABLE = "not_computable"
-PLAIN_NUMBERS = ("seed", "seeds", "year")  # names, not amounts: no separators in them
-BESIDE = ("p_value", "n", "samples", "seed")  # what is told after a figure, in this order
-MEASURED = {"value", "error", "unit", "floor", "floor_error", "gap_error", *BESIDE}  # a figure that is told in one line
+PLAIN_NUMBERS = ("seed", "seeds", "year")  # names, not amounts, so without thousands separators
+DETAILS = ("p_value", "n", "samples", "seed")  # follow a figure, in this order
+MEASURED = {"value", "error", "unit", "floor", "floor_error", "gap_error", *DETAILS}  # keys of a figure that fits on a line
 MAGIC = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif"}
 
 STYLE = """
@@ -42,7 +42,7 @@ nav a { margin-right: 1.25rem; white-space: nowrap; }
 .verdict { background: var(--card); border-left: 4px solid var(--accent); border-radius: 4px; padding: 0.9rem 1.25rem; }
 .verdict p { margin: 0.45rem 0; }
 .verdict p:first-child { font-size: 1.15rem; }
-.words { color: var(--soft); }
+.notes { color: var(--soft); }
 .missing { border-left: 4px solid var(--line); padding-left: 1.25rem; color: var(--soft); }
 .scroll { overflow-x: auto; margin: 1rem 0; }
 table { border-collapse: collapse; font-size: 0.875rem; line-height: 1.45; font-variant-numeric: tabular-nums; }
@@ -71,7 +71,7 @@ POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri
 
 
 def escape(text: object) -> str:
-    """Return any text, a label or a path of any kind, so that HTML shows it and never obeys it."""
+    """Return untrusted text, such as a label or a path, escaped for HTML."""
     return html.escape(visible(str(text), lines=True), quote=True)
 
 
@@ -84,7 +84,7 @@ def _number(value: float, key: str = "") -> str:
         return "yes" if value else "no"
     if isinstance(value, int):
         return str(value) if key in PLAIN_NUMBERS else f"{value:,}"
-    if "error" in key:  # two digits of an error are all that mean something
+    if "error" in key:
         return f"{value:.2g}"
     size = abs(value)
     shown = f"{value:.3e}" if size and (size < 1e-3 or size >= 1e7) else f"{value:,.0f}" if size >= 1e4 else f"{value:.4g}"
@@ -104,20 +104,20 @@ def _scalar(value: object, key: str = "") -> str:
 
 
 def _measured(figure: Mapping[str, Any]) -> str:
-    """Return a measured figure in one line: value, standard error, unit, then real data, p-value, count and seed."""
+    """Return a figure on one line: value, standard error, unit, then real data, p-value, count and seed."""
 
     def plus(key: str) -> str:
         return f" ± {float(figure[key]):.2g}" if figure.get(key) is not None else ""
 
     error = plus("error")
     unit = f" {escape(figure['unit'])}" if figure.get("unit") else ""
-    beside = [f"real data {_number(figure['floor'])}{plus('floor_error')}"] if figure.get("floor") is not None else []
-    beside += [f"{_name(key)} = {_scalar(figure[key], key)}" for key in BESIDE if figure.get(key) is not None]
-    return f"{_scalar(figure['value'])}{error}{unit}" + (f" ({', '.join(beside)})" if beside else "")
+    details = [f"real data {_number(figure['floor'])}{plus('floor_error')}"] if figure.get("floor") is not None else []
+    details += [f"{_name(key)} = {_scalar(figure[key], key)}" for key in DETAILS if figure.get(key) is not None]
+    return f"{_scalar(figure['value'])}{error}{unit}" + (f" ({', '.join(details)})" if details else "")
 
 
 def _cell(value: Any, key: str = "") -> str:
-    """Return a value that fits into one cell of a table."""
+    """Return the HTML of a table cell."""
     if isinstance(value, Mapping):
         if NOT_COMPUTABLE in value:
             return f"not computable: {escape(value[NOT_COMPUTABLE])}"
@@ -130,7 +130,7 @@ def _cell(value: Any, key: str = "") -> str:
 
 
 def _is_table(value: Any) -> bool:
-    """Tell a list of rows, mappings with the same keys, from other lists."""
+    """Return whether a value is a list of mappings with the same keys."""
     if not isinstance(value, Sequence) or isinstance(value, str) or not value or not isinstance(value[0], Mapping):
         return False
     return all(isinstance(row, Mapping) and list(row) == list(value[0]) for row in value)
@@ -151,14 +151,14 @@ def _pairs(pairs: Iterable[tuple[str, Any]]) -> str:
 
 
 def _is_group(value: Any) -> bool:
-    """Tell a group of figures, which gets a heading of its own, from one that fits into a cell."""
+    """Return whether a value is a group of figures with its own heading."""
     if not isinstance(value, Mapping) or NOT_COMPUTABLE in value:
         return False
     return not ("value" in value and set(value) <= MEASURED) and not all(_is_scalar(v) for v in value.values())
 
 
 def _figures(figures: Mapping[str, Any]) -> str:
-    """Return figures as tables: single values first, then lists of rows and groups, each under its name."""
+    """Return figures as tables: single values first, then tables and groups under their names."""
     if NOT_COMPUTABLE in figures:
         return f'<p class="missing">Not computable: {escape(figures[NOT_COMPUTABLE])}</p>\n'
     single = [(key, value) for key, value in figures.items() if not _is_table(value) and not _is_group(value)]
@@ -172,7 +172,7 @@ def _figures(figures: Mapping[str, Any]) -> str:
 
 
 def picture(caption: str, data: bytes) -> str:
-    """Return a picture with its caption, held by the page itself."""
+    """Return an embedded picture with its caption."""
     kind = next((kind for magic, kind in MAGIC.items() if data.startswith(magic)), None)
     if kind is None:
         raise ValueError(f"the picture {caption!r} is neither PNG nor JPEG nor GIF")
@@ -182,17 +182,17 @@ def picture(caption: str, data: bytes) -> str:
 
 
 def _section(number: int, section: ReportSection) -> str:
-    verdict = "".join(f"<p>{escape(line)}</p>\n" for line in section.verdict if number)  # the first stands just above
-    words = "".join(f'<p class="words">{escape(line)}</p>\n' for line in section.words)
+    verdict = "".join(f"<p>{escape(line)}</p>\n" for line in section.verdict if number)  # that of section 0 is just above
+    notes = "".join(f'<p class="notes">{escape(line)}</p>\n' for line in section.notes)
     pictures = "".join(picture(caption, data) for caption, data in section.pictures.items())
     return (
         f'<section id="part-{number}">\n<h2>{escape(section.title)}</h2>\n'
-        f"{verdict}{pictures}{_figures(section.figures)}{words}</section>\n"
+        f"{verdict}{pictures}{_figures(section.figures)}{notes}</section>\n"
     )
 
 
 def report(title: str, facts: Mapping[str, Any], sections: Sequence[ReportSection]) -> str:
-    """Return the whole page: what was found in plain words, the facts, then a part for each section."""
+    """Return the whole page: verdict, facts, and a part for each section."""
     lines = [
         f'<p>{escape(line)} <a href="#part-{number}" title="{escape(section.title)}">→</a></p>\n'
         for number, section in enumerate(sections)
@@ -205,7 +205,7 @@ def report(title: str, facts: Mapping[str, Any], sections: Sequence[ReportSectio
 
 
 def page(title: str, body: str, style: str = "") -> str:
-    """Return a whole page around a body; style: rules beside those of every report."""
+    """Return a whole page with a body; style: additional rules."""
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         f'<meta http-equiv="Content-Security-Policy" content="{escape(POLICY)}">\n'
@@ -216,20 +216,20 @@ def page(title: str, body: str, style: str = "") -> str:
 
 
 def check_report(path: str | Path) -> Path:
-    """Refuse the name of a report that is no HTML file, before any work is done for it."""
+    """Refuse a report that is not an HTML file, before any work for it."""
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES or path.is_dir():
-        raise UserError(f"cannot write the report {path}: choose a file name that ends in {' or '.join(SUFFIXES)}")
+        raise UserError(f"cannot write the report {path}: use a file name that ends in {' or '.join(SUFFIXES)}")
     return path
 
 
 def write_report(path: str | Path, title: str, facts: Mapping[str, Any], sections: Sequence[ReportSection]) -> Path:
-    """Write the report and return its file; it appears when all of it is written."""
+    """Write the report atomically and return its path."""
     return _written(path, report(title, facts, sections))
 
 
 def write_page(path: str | Path, title: str, body: str, style: str = "") -> Path:
-    """Write a page around a body and return its file."""
+    """Write a page with a body and return its path."""
     return _written(path, page(title, body, style))
 
 

@@ -1,4 +1,4 @@
-"""Looking at a data set or a run."""
+"""Descriptions of datasets and runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from reverie.training.summary import meaning_of, purpose_of, verdict
 
 
 def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
-    """Describe a data set; with `out`, draw it as well."""
+    """Describe a dataset; with `out`, also draw it."""
     if out is not None:
         draw_data(dataset, Path(out))
     if dataset.kind in WRITTEN:
@@ -40,35 +40,35 @@ def inspect_data(dataset: Dataset, out: str | Path | None) -> dict[str, Any]:
         "mean": x.mean(axes).tolist(),
         "std": x.std(axes).tolist(),
         "labels": dict(zip(dataset.label_names, dataset.label_counts(), strict=True)),
-        **({"told": dataset.conditions.describe()} if dataset.conditions is not None else {}),
+        **({"condition": dataset.conditions.describe()} if dataset.conditions is not None else {}),
         "fingerprint": dataset.fingerprint(),
         "notes": list(dataset.notes),
     }
 
 
 def _purpose(run: Run) -> list[str]:
-    """Say what a run was trained for and what its figures mean; nothing of a family that is fitted at once."""
+    """Return the purpose of a training and the meaning of its figures; nothing for families that fit in closed form."""
     if not run.config.model_family.learns_by_steps:
         return []
-    return [words for words in (f"trained {purpose_of(run.config)}", meaning_of(run.config)) if words]
+    return [text for text in (f"trained {purpose_of(run.config)}", meaning_of(run.config)) if text]
 
 
 def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
-    """Describe a run; with `out`, draw its losses."""
+    """Describe a run; with `out`, also plot its losses."""
     rows = run.metrics()
     run.model.warn()
     if out is not None and rows:
         save(loss_curve(rows), Path(out))
-    judged = verdict(run)
+    summary = verdict(run)
     held: Mapping[str, Any] = next((row for row in reversed(rows) if "held_out" in row), {})
     return {
         "run": str(run.path),
         "data": run.config.data.name,
         "shape": list(run.config.data.shape),
         "labels": list(run.label_names),
-        **({"told": run.config.data.condition.describe()} if run.config.data.condition is not None else {}),
+        **({"condition": run.config.data.condition.describe()} if run.config.data.condition is not None else {}),
         "family": run.config.family.name,
-        **({"purpose": ": ".join(words)} if (words := _purpose(run)) else {}),
+        **({"purpose": ": ".join(purpose)} if (purpose := _purpose(run)) else {}),
         **run.model.facts(),
         **{key: value for key, value in dict(run.config.family).items() if key in ("network", "target", "schedule")},
         "steps": rows[-1]["i"] if rows else 0,
@@ -82,9 +82,9 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
         "least_training_loss_by_noise": held.get("optimum_levels", []),
         "linear_filter_loss_by_noise": held.get("linear_levels", []),
         "held_out_noise_error_by_noise": held.get("noise_error_levels", []),
-        "verdict": list(judged.lines),
-        "findings": [asdict(finding) for finding in judged.findings],
-        "commands": judged.commands,
+        "verdict": list(summary.lines),
+        "findings": [asdict(finding) for finding in summary.findings],
+        "commands": summary.commands,
     }
 
 
@@ -97,13 +97,13 @@ def inspect(
     minutes: float | None = None,
     reading: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Describe a run folder or a data set, by name, by path or in memory: `reverie.inspect("digits")["count"]`.
+    """Describe a run folder or a dataset, by name, by path or in memory: `reverie.inspect("digits")["count"]`.
 
-    out: draw it to this picture as well; minutes: of a training, which choose the size of colour images, the default ones if
-    not given; reading: options of `load_data`.
+    out: a picture to draw it to; minutes: of a planned training, by default its usual length, which determine the size of
+    color images; reading: options of `load_data`.
     """
     if minutes is not None and not minutes > 0:
-        raise UserError(f"the number of minutes must be above 0, got {minutes}")
+        raise UserError(f"--minutes must be positive, got {minutes}")
     if out is not None:
         check_picture(Path(out))
     if not is_in_memory(what) and str(what) not in DATASETS and (Path(str(what)) / CONFIG).exists():

@@ -1,4 +1,4 @@
-"""Memorisation, the samples themselves, and points: the sections that look at data and not at features."""
+"""Sections by raw data instead of features: the samples themselves, memorization, and distances of points."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from reverie.draw.picture import (
 )
 from reverie.draw.scatter import limits_of, point_axes
 from reverie.draw.series_plot import lines
-from reverie.evaluation.evaluation_data import EvaluationData, few_held
-from reverie.evaluation.metrics.memory import COPY, SAME, left_out, neighbours
+from reverie.evaluation.evaluation_data import EvaluationData, describe_held_out
+from reverie.evaluation.metrics.memory import COPY, SAME, leave_one_out, neighbours
 from reverie.evaluation.metrics.points import EXACT
-from reverie.evaluation.metrics.sampling_error import Figures, alike_at, chance
+from reverie.evaluation.metrics.sampling_error import Figures, null_variance, sampling_errors
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import score
 from reverie.evaluation.verdicts import find_faults
@@ -40,8 +40,8 @@ from reverie.kernels import mmd, mmd_test
 from reverie.transport import sinkhorn_divergence, sliced_wasserstein
 
 SHOWN, PAIRS = 48, 10
-HELD = 2000  # held-out data, at most, whose neighbours are looked for
-FEW, LEFT_OUT = 50, 500  # held-out data below which training data, at most so many, are left out in turn instead
+HELD = 2000  # the most held-out data whose neighbours are searched
+FEW, LEFT_OUT = 50, 500  # with fewer held-out data, the floor is leave-one-out on at most so many training data
 BLOCKS = 4  # of points, whose Sinkhorn divergences are averaged
 BLOCK_POINTS = 500
 
@@ -54,11 +54,11 @@ def png(pixels: np.ndarray) -> bytes:
 
 
 def sheet(images: Tensor, titles: list[str] | None = None, columns: int | None = None) -> bytes:
-    """Return images (N, C, H, W) in [0, 1] as a picture."""
+    """Return a contact sheet of images, (N, C, H, W) in [0, 1], as a PNG file."""
     return png(contact_sheet(to_bytes(channels_last(images.numpy())), titles, columns))
 
 
-def _clouds(samples: Tensor, data: Tensor) -> bytes:
+def _scatter(samples: Tensor, data: Tensor) -> bytes:
     made = figure(9, 4.6, CLOUDS)
     limits = limits_of(data.numpy())
     for axes, points, title, colour in zip(
@@ -69,7 +69,7 @@ def _clouds(samples: Tensor, data: Tensor) -> bytes:
 
 
 def _repeated(x: Tensor) -> tuple[float, float]:
-    """Return the share of data that are the same as another one, and its standard error, which is never 0."""
+    """Return the share of data that are identical to another datum, and its standard error, which is never 0."""
     coarse = x.mul(255).round() if kind_of(x.shape[1:]) == "images" else x
     same = sum(n for n in Counter(row.numpy().tobytes() for row in coarse).values() if n > 1)
     usual = (same + 1) / (len(x) + 2)
@@ -77,33 +77,33 @@ def _repeated(x: Tensor) -> tuple[float, float]:
 
 
 def samples_section(samples: Tensor, data: Tensor | None, train: Tensor | None = None) -> ReportSection:
-    """The samples as they are, beside data if there are any, and how many are the same, beside as many training data."""
-    count = len(samples) if train is None else min(len(samples), len(train))  # more data have more doubles
+    """The first samples and data as pictures, and the share of identical samples, with training data as the floor."""
+    count = len(samples) if train is None else min(len(samples), len(train))  # the share grows with the count
     repeated = score(*_repeated(samples[:count]), *(_repeated(train[:count]) if train is not None else ()))
     pictures = {}
     if kind_of(samples.shape[1:]) == "images":
-        pictures["samples, the first of the seed: not chosen"] = sheet(samples[:SHOWN], columns=12)
+        pictures["the first samples of the seed"] = sheet(samples[:SHOWN], columns=12)
         if data is not None:
             pictures["held-out data"] = sheet(data[:SHOWN], columns=12)
     elif kind_of(samples.shape[1:]) == "series":
-        pictures["samples, the first of the seed: not chosen"] = png_bytes(lines(samples.numpy(), "samples"))
+        pictures["the first samples of the seed"] = png_bytes(lines(samples.numpy(), "samples"))
         if data is not None:
             pictures["held-out data"] = png_bytes(lines(data.numpy(), "held-out data"))
     elif data is not None:
-        pictures["samples and data"] = _clouds(samples, data)
+        pictures["samples and data"] = _scatter(samples, data)
     figures = {
         "samples": len(samples),
         "repeated": repeated,
         "repeated_count": count,
-        "values": [float(samples.min()), float(samples.max())],
+        "value_range": [float(samples.min()), float(samples.max())],
     }
     return ReportSection("samples", "Samples", find_faults("samples", figures), (), figures, pictures)
 
 
 def _median_error(x: np.ndarray) -> float | None:
-    """Return the standard error of a median (Maritz and Jarrett 1978), which is what endless resampling would give.
+    """Return the standard error of a median, the limit of the bootstrap (Maritz and Jarrett 1978).
 
-    Of n data the i-th is the median of resampled ones with the probability I(i / n) - I((i - 1) / n), where I is the
+    Order statistic i of n is the median of a bootstrap sample with probability I(i / n) - I((i - 1) / n), where I is the
     distribution function of Beta((n + 1) / 2, (n + 1) / 2).
     """
     from scipy.special import betainc
@@ -116,57 +116,57 @@ def _median_error(x: np.ndarray) -> float | None:
     return math.sqrt(probability @ (ordered - probability @ ordered) ** 2)
 
 
-def memory_section(m: EvaluationData) -> ReportSection:
-    """The nearest training datum of each sample, beside the same for held-out data, and the worst pairs."""
-    same = SAME if m.kind == "images" else 1e-6 * float(m.some(m.train).std())
-    dtype = torch.float32 if m.kind == "images" else torch.float64  # near points need the precision
+def memorization_section(m: EvaluationData) -> ReportSection:
+    """The nearest training datum of each sample, with held-out data as the floor, and the pairs most like copies."""
+    same = SAME if m.kind == "images" else 1e-6 * float(m.subset(m.train).std())
+    dtype = torch.float32 if m.kind == "images" else torch.float64  # distances of near points need the precision
 
     def take(index: Tensor) -> Tensor:
         return m.train.batch(index)[0].to(dtype)
 
     def passes(what: str) -> Callable[[], Iterable[Tensor]]:
-        return lambda: m.blocks(what)
+        return lambda: m.train_blocks(what)
 
     held = m.held.batch(torch.arange(min(len(m.held), HELD)))[0].to(dtype)
     ours = neighbours(m.samples.to(dtype), passes("neighbours of samples"), take, same)
     few = len(held) < FEW and len(m.train) > 1
     if not few:
-        floor_of = "held-out data"
+        floor_source = "held-out data"
         theirs = neighbours(held, passes("neighbours of held-out data"), take, same)
     else:
-        floor_of = "training data, each left out in turn,"
-        theirs = left_out(m.some(m.train, LEFT_OUT).to(dtype), same)
+        floor_source = "training data (leave-one-out)"
+        theirs = leave_one_out(m.subset(m.train, LEFT_OUT).to(dtype), same)
     middle = [float(np.median(n.distance)) for n in (ours, theirs)]
     errors = [_median_error(n.distance) for n in (ours, theirs)]
     figures = {
         "copies": score(ours.share, ours.standard_error, theirs.share, theirs.standard_error),
-        "nearest": score(middle[0], errors[0], middle[1], errors[1]),
-        "floor_of": floor_of, "floor_count": len(theirs.distance),
-        "samples": len(m.samples), "held_out_data": len(held), "searched": m.looked_through(), "training_data": len(m.train),
+        "nearest_distance": score(middle[0], errors[0], middle[1], errors[1]),
+        "floor_source": floor_source, "floor_count": len(theirs.distance),
+        "samples": len(m.samples), "held_out_data": len(held),
+        "training_data_searched": m.searched_count(), "training_data": len(m.train),
         "worst": [
             {"sample": int(k), "training": int(ours.index[k]), "distance": float(ours.distance[k]),
              "ratio": float(ours.ratio[k])}
             for k in ours.worst(PAIRS) if np.isfinite(ours.ratio[k])
         ],
     }  # fmt: skip
-    words = (
-        f"A copy is less than {COPY:g} times as far from a training datum as that one is from its own nearest neighbour."
-        " Distances are root mean squares of pixel values, from 0 to 1." if m.kind == "images" else
-        f"A copy is less than {COPY:g} times as far from a training point as that one is from its own nearest neighbour.",
-        f"The nearest of {m.looked_through():,} training data lies at {middle[0]:.3g} (median) for samples and at"
-        f" {middle[1]:.3g} for {floor_of.rstrip(',')}.",
-        *((f"{few_held(len(held))}, too few to compare with, so the floor is that of {len(theirs.distance)}"
-           " training data, each left out in turn and compared with the rest.",) if few else ()),
+    notes = (
+        f"A copy is less than {COPY:g} times as far from its nearest training datum as that one is from its own nearest"
+        " neighbour." + (" Distances are root mean squares over pixels in [0, 1]." if m.kind == "images" else ""),
+        f"The median distance to the nearest of {m.searched_count():,} training data is {middle[0]:.3g} for samples and"
+        f" {middle[1]:.3g} for {floor_source}.",
+        *((f"{describe_held_out(len(held))}, too few for a floor; it is the leave-one-out figure of {len(theirs.distance)}"
+           " training data.",) if few else ()),
     )  # fmt: skip
     pictures = {}
     if m.kind == "images":
         worst = ours.worst(PAIRS)
         near = m.train.batch(torch.from_numpy(ours.index[worst]))[0]
         titles = [f"sample {k}" for k in worst] + [f"train, {ours.ratio[k]:.2f}" for k in worst]
-        caption = "the samples most like training images, above; the nearest training image with the ratio of distances, below"
+        caption = "top: the samples most like training images; bottom: the nearest training image, with the ratio of distances"
         pictures[caption] = sheet(torch.cat([m.samples[worst], near]), titles, len(worst))
-    pictures["distance to the nearest training datum"] = _histogram(ours.distance, theirs.distance, floor_of.rstrip(","))
-    return ReportSection("memory", "Memorisation", find_faults("memory", figures), words, figures, pictures)
+    pictures["distance to the nearest training datum"] = _histogram(ours.distance, theirs.distance, floor_source)
+    return ReportSection("memorization", "Memorization", find_faults("memorization", figures), notes, figures, pictures)
 
 
 def _histogram(ours: np.ndarray, theirs: np.ndarray, name: str) -> bytes:
@@ -182,44 +182,44 @@ def _histogram(ours: np.ndarray, theirs: np.ndarray, name: str) -> bytes:
 
 
 def points_section(m: EvaluationData) -> ReportSection:
-    """Sliced and Sinkhorn distance and MMD to new data, beside the same between two sets of data; the exact curve if known."""
-    samples, data = m.samples.double(), m.some(m.held).double()
+    """Sliced Wasserstein distance, Sinkhorn divergence and MMD to held-out data with floors; exact metrics where known."""
+    samples, data = m.samples.double(), m.subset(m.held).double()
     n = min(len(samples), len(data) // 2)
     if n < 2:
-        raise UserError(f"it needs 2 samples and 4 held-out points, got {len(samples)} and {len(data)}")
+        raise UserError(f"this needs 2 samples and 4 held-out points, got {len(samples)} and {len(data)}")
     x, y, other = samples[:n], data[:n], data[n : 2 * n]
     random = torch.Generator().manual_seed(m.seed)
 
-    times = m.effort.resamples // 4
+    times = m.limits.resamples // 4
     size = min(BLOCK_POINTS, max(2, n // BLOCKS))
     rows = [slice(k * size, (k + 1) * size) for k in range(BLOCKS) if (k + 1) * size <= n]
 
-    def beside(figure: Figures, rows: slice = slice(n), times: int = times, **how: bool) -> list[float]:
-        """Return figure and error of samples, then of real data, the figure being of some of them to as many others."""
-        errors = chance(figure, x[rows], other[rows], len(y[rows]), times, random, **how)
+    def with_floor(figure: Figures, rows: slice = slice(n), times: int = times, **how: bool) -> list[float]:
+        """Return figure and error of samples, then of real data, on the same rows."""
+        errors = sampling_errors(figure, x[rows], other[rows], len(y[rows]), times, random, **how)
         return [float(figure(x[rows])), errors[0], float(figure(other[rows])), errors[1]]
 
-    def scored(value: float, error: float, floor: float, alike: float) -> dict[str, Any]:
-        return score(value, error, floor, 2**0.5 * alike, gap_error=2**0.5 * alike)
+    def scored(value: float, error: float, floor: float, null: float) -> dict[str, Any]:
+        return score(value, error, floor, 2**0.5 * null, gap_error=2**0.5 * null)
 
-    m.tell("distances of points", 0, 4)
-    sliced = beside(lambda points: float(sliced_wasserstein(points, y, p=1)), times=m.effort.resamples, squared=False)
+    m.on_progress("distances of points", 0, 4)
+    sliced = with_floor(lambda points: float(sliced_wasserstein(points, y, p=1)), times=m.limits.resamples, squared=False)
     figures = {"sliced_wasserstein": scored(*sliced)}
-    m.tell("distances of points", 1, 4)
+    m.on_progress("distances of points", 1, 4)
     few = max(2, times // len(rows))
 
     def sinkhorn_to(block: Tensor) -> Figures:
         return lambda points: sinkhorn_divergence(points, block.expand(*points.shape[:-2], -1, -1), tolerance=1e-4)
 
-    by_block = [beside(sinkhorn_to(y[r]), r, few, at_once=True) for r in rows]
+    by_block = [with_floor(sinkhorn_to(y[r]), r, few, batched=True) for r in rows]
     means, squares = np.mean(by_block, 0), np.mean(np.square(by_block), 0) / len(rows)
     figures["sinkhorn"] = scored(means[0], squares[1] ** 0.5, means[2], squares[3] ** 0.5)
-    m.tell("distances of points", 2, 4)
+    m.on_progress("distances of points", 2, 4)
     most = min(n, BLOCKS * BLOCK_POINTS)
-    test, floor = mmd_test(x[:most], y[:most], permutations=m.effort.permutations, seed=m.seed), mmd(other[:most], y[:most])
+    test, floor = mmd_test(x[:most], y[:most], permutations=m.limits.permutations, seed=m.seed), mmd(other[:most], y[:most])
     apart = mmd(x[:most], y[:most])
-    alike = floor.error_if_equal * (alike_at(most, most) * most**2 / 8) ** 0.5  # with y as it is
-    figures["mmd"] = scored(float(apart.value), apart.error_given_y, float(floor.value), alike) | {
+    null = floor.error_if_equal * (null_variance(most, most) * most**2 / 8) ** 0.5  # with y fixed
+    figures["mmd"] = scored(float(apart.value), apart.error_given_y, float(floor.value), null) | {
         "p_value": test.p_value, "permutations": test.permutations,
     }  # fmt: skip
     if m.source in EXACT:
@@ -229,13 +229,13 @@ def points_section(m: EvaluationData) -> ReportSection:
             return lambda points: exact(points.numpy())[key]
 
         for key in exact(x.numpy()):
-            figures[key] = scored(*beside(exactly(key), squared=False))
-    m.tell("distances of points", 4, 4)
-    words = (
-        f"Between {n:,} samples and {n:,} new data; the floor is between two sets of new data. Distances are in data units, the"
-        f" Sinkhorn divergence (epsilon 1 % of the mean cost, mean of blocks of {size}) in"
-        " squared ones. The p-value is the share of random relabellings with an MMD as large.",
+            figures[key] = scored(*with_floor(exactly(key), squared=False))
+    m.on_progress("distances of points", 4, 4)
+    notes = (
+        f"{n:,} samples against {n:,} held-out points; the floor compares two sets of held-out points. Distances are in data"
+        f" units, the Sinkhorn divergence (epsilon 1% of the mean cost, mean of blocks of {size}) in squared data units. The"
+        " p-value is the share of random permutations with an MMD as large.",
     )
     return ReportSection(
-        "points", "Distance to the data", find_faults("points", figures), words, {**figures, "samples": n, "seed": m.seed}
+        "points", "Distance to the data", find_faults("points", figures), notes, {**figures, "samples": n, "seed": m.seed}
     )

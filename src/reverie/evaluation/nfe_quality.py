@@ -1,4 +1,4 @@
-"""Quality against network evaluations: what a faster sampler costs."""
+"""Sample quality by number of function evaluations (NFE) of the network."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from reverie.runs.run import Run
 from reverie.runs.samples import Samples
 from reverie.runs.sampling_options import Options
 
-NAME, TITLE = "network_evaluations", "Quality against network evaluations"
+NAME, TITLE = "network_evaluations", "Quality by number of function evaluations"
 SAMPLERS_SHOWN = ("ddpm", "ddim", "dpm++2m")
 BUDGETS = (5, 10, 20, 40)
-MATTERS = 0.25  # of what the best lies above real data: what more than that is worse is not as good, however unsure
+TOLERANCE = 0.25  # of the gap between the best figure and its floor: a larger difference is never "sufficient"
 
-Quality = Callable[[Samples], tuple[float, float | None]]  # a value, the less the better, and its standard error
+Quality = Callable[[Samples], tuple[float, float | None]]  # a figure, lower is better, and its standard error
 
 
 def _picture(rows: Sequence[dict[str, Any]], what: str, floor: tuple[float, float] | None) -> bytes:
@@ -32,9 +32,9 @@ def _picture(rows: Sequence[dict[str, Any]], what: str, floor: tuple[float, floa
     names = list(dict.fromkeys(row["sampler"] for row in rows))
     for k, name in enumerate(names):
         mine = [row for row in rows if row["sampler"] == name]
-        spread = 1.03 ** (k - (len(names) - 1) / 2)  # so that error bars of different samplers do not cover each other
+        offset = 1.03 ** (k - (len(names) - 1) / 2)  # separates the error bars of different samplers
         axes.errorbar(
-            [row["evaluations"] * spread for row in mine], [row["value"] for row in mine],
+            [row["evaluations"] * offset for row in mine], [row["value"] for row in mine],
             yerr=[2 * (row["standard error"] or 0) for row in mine],
             color=CYCLE[k % len(CYCLE)], marker="o", ms=4, lw=1.4, capsize=2, label=name,
         )  # fmt: skip
@@ -42,61 +42,60 @@ def _picture(rows: Sequence[dict[str, Any]], what: str, floor: tuple[float, floa
         axes.axhline(floor[0], color=SOFT, lw=1, ls="--", label="real data")
         axes.axhspan(floor[0] - 2 * floor[1], floor[0] + 2 * floor[1], color=SOFT, alpha=0.15, lw=0)
     budgets = sorted({row["evaluations"] for row in rows})
-    axes.set(xscale="log", xlabel="network evaluations for a sample", ylabel=what)
+    axes.set(xscale="log", xlabel="function evaluations per sample (NFE)", ylabel=what)
     axes.set_xticks(budgets, [str(b) for b in budgets])
     axes.minorticks_off()
-    axes.set_title("What more evaluations buy", fontsize=10, color=INK)
+    axes.set_title("Quality by number of function evaluations", fontsize=10, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
     return png_bytes(made)
 
 
-def _within_noise(row: dict[str, Any], best: dict[str, Any], rows: int) -> bool:
-    """Tell whether one of some rows is not worse than the best by more than luck makes it once in twenty."""
+def _is_within_noise(row: dict[str, Any], best: dict[str, Any], rows: int) -> bool:
+    """Return whether one of several rows is not significantly worse than the best."""
     noise = math.hypot(row["standard error"] or 0, best["standard error"] or 0)
     return bool(row["value"] - best["value"] <= difference_threshold(rows) * noise)
 
 
-def _said(row: dict[str, Any], unit: str) -> str:
+def _format_row(row: dict[str, Any], unit: str) -> str:
     return f"{format_score({'value': row['value'], 'error': row['standard error']})} {unit}".rstrip()
 
 
 def _verdict(rows: Sequence[dict[str, Any]], what: str, unit: str, floor: tuple[float, float]) -> str:
-    """Say how few evaluations are enough, if that can be known.
+    """Return the smallest sufficient NFE as a sentence, if the rows differ significantly.
 
-    To be enough is to be as good as the best that was measured: within noise, and by so little that it does not matter, for
-    large noise would let anything pass.
+    Sufficient: not significantly worse than the best row, and within TOLERANCE, as large errors alone prove nothing.
     """
     best = min(rows, key=lambda row: float(row["value"]))
-    if all(_within_noise(row, best, len(rows)) for row in rows):
-        return f"No sampler and no number of evaluations differs from the others by more than noise in its {what}."
-    little = max(MATTERS * abs(best["value"] - floor[0]), floor[1])
-    good = [row for row in rows if _within_noise(row, best, len(rows)) and row["value"] - best["value"] <= little]
+    if all(_is_within_noise(row, best, len(rows)) for row in rows):
+        return f"No significant difference in {what} between samplers and numbers of function evaluations."
+    little = max(TOLERANCE * abs(best["value"] - floor[0]), floor[1])
+    good = [row for row in rows if _is_within_noise(row, best, len(rows)) and row["value"] - best["value"] <= little]
     enough = min(good, key=lambda row: (int(row["evaluations"]), float(row["value"])))
-    choice = f"{enough['sampler']} with {enough['evaluations']} network evaluations"
+    choice = f"{enough['sampler']} with {enough['evaluations']} function evaluations"
     if enough is best:
-        return f"{choice} has the least {what}, {_said(best, unit)}; no fewer evaluations were found to be as good."
+        return f"{choice} has the lowest {what}, {_format_row(best, unit)}; fewer evaluations are worse."
     name = f"{best['sampler']} with {best['evaluations']}"
-    return f"{choice} is enough: its {what} is {_said(enough, unit)}; the least of all, {_said(best, unit)}, has {name}."
+    return f"{choice} is sufficient: {what} {_format_row(enough, unit)}; the lowest is {_format_row(best, unit)} ({name})."
 
 
-def _drawn_before(
+def _evaluated_row(
     run: Run, quality: Quality, options: Options, samples: Samples, rows: Sequence[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """Return the row of samples that were drawn for the rest of the report, unless it is there or its cost is not known."""
+    """Return the row of the report's own samples, unless it is a duplicate or its NFE is unknown."""
     name, steps, _ = run.chosen_sampling(options)
     sampler, grid = run.sampling(options)
     spent = sampler.evaluations(grid)
-    asked = options.get("autoguidance")
-    spent = spent if spent is None or (run.autoguidance if asked is None else asked) == 1 else 2 * spent
+    scale = options.get("autoguidance")
+    spent = spent if spent is None or (run.autoguidance if scale is None else scale) == 1 else 2 * spent
     if spent is None or any((row["sampler"], row["evaluations"]) == (name, spent) for row in rows):
         return []
     value, error = quality(samples)
     return [{"sampler": name, "evaluations": spent, "steps": steps, "value": value, "standard error": error,
-             "ms for a sample": None}]  # fmt: skip
+             "ms per sample": None}]  # fmt: skip
 
 
-def evaluations_section(
+def nfe_section(
     run: Run,
     quality: Quality,
     *,
@@ -110,20 +109,20 @@ def evaluations_section(
     evaluated: tuple[Options, Samples] | None = None,
     on_progress: OnCount | None = None,
 ) -> ReportSection:
-    """Draw n samples with each sampler and budget and measure them: quality(samples) gives a value and its standard error.
+    """Measure n samples of each sampler with each budget: quality(samples) returns a figure and its standard error.
 
-    Less must be better.  what: its name; floor: the value of real data and its error; evaluated: samples that are there
-    already, and how they were drawn.  The noise of a sample is the same everywhere.
+    Lower must be better.  what: the name of the figure; floor: the figure of real data and its error; evaluated: existing
+    samples and their options.  All samplers start from the same noise.
     """
     spacing = build(GRIDS, run.chosen_sampling({})[2], "grid")
     rows: list[dict[str, Any]] = []
-    each = 1 if run.autoguidance == 1 else 2  # networks that an estimate takes
+    each = 1 if run.autoguidance == 1 else 2  # networks per estimate
     jobs = [(name, budget) for name in samplers for budget in counts]
     for k, (name, budget) in enumerate(jobs):
         sampler = build(SAMPLERS, name, "sampler")
         steps = affordable(sampler, spacing, run.diffusion.denoiser.schedule, budget // each)
         if steps is None:
-            raise UserError(f"the cost of {name} depends on the data, so it cannot be given a number of evaluations")
+            raise UserError(f"the number of evaluations of {name} depends on the data; choose another sampler")
         begun = time.perf_counter()
         samples = run.sample(n, sampler=name, steps=steps, seed=seed)
         seconds = (time.perf_counter() - begun) / n
@@ -136,26 +135,26 @@ def evaluations_section(
                 "steps": steps,
                 "value": value,
                 "standard error": error,
-                "ms for a sample": 1e3 * seconds,
+                "ms per sample": 1e3 * seconds,
             }
         )
         if on_progress:
             on_progress(k + 1, len(jobs))
     if evaluated is not None:
-        rows += _drawn_before(run, quality, *evaluated, rows)
+        rows += _evaluated_row(run, quality, *evaluated, rows)
     verdict = (_verdict(rows, what, unit, floor or (0.0, 0.0)),)
-    beside: dict[str, Any] = {
-        "measure": what,
+    settings: dict[str, Any] = {
+        "metric": what,
         "unit": unit or None,
         "samples": n,
         "seed": seed,
         "grid": run.chosen_sampling({})[2],
     }
-    beside |= {"floor": score(*floor)} if floor else {}
-    figures: dict[str, Any] = {**{key: value for key, value in beside.items() if value is not None}, "results": rows}
-    words = (
-        f"Less is better. Each figure is of {n} samples, so it is less sure than that of all samples. Every sampler starts from"
-        " the same noise, so the figures tend to err together.",
+    settings |= {"floor": score(*floor)} if floor else {}
+    figures: dict[str, Any] = {**{key: value for key, value in settings.items() if value is not None}, "results": rows}
+    notes = (
+        f"Lower is better. Each figure has {n} samples, so its error is larger than that of all samples. All samplers start"
+        " from the same noise, so their errors are correlated.",
     )
-    caption = f"{what} against network evaluations ± 2 standard errors; n = {n}, seed {seed}"
-    return ReportSection(NAME, TITLE, verdict, words, figures, {caption: _picture(rows, what, floor)})
+    caption = f"{what} by number of function evaluations ± 2 standard errors; n = {n}, seed {seed}"
+    return ReportSection(NAME, TITLE, verdict, notes, figures, {caption: _picture(rows, what, floor)})

@@ -1,4 +1,4 @@
-"""The held-out loss at each noise level, against what the best model of the finite set would have."""
+"""The held-out and training loss by noise level, and the minimum loss on the training set."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from reverie.families.diffusion.noise_levels import HELD_OUT_DRAWS, T_RANGES, le
 from reverie.runs.run import Run
 
 NAME, TITLE = "noise_levels", "Loss at each noise level"
-APART = 3.0  # standard errors between training and held-out loss from which they differ
+SIGNIFICANT = 3.0  # standard errors of a difference between training and held-out loss
 
 Column = list[tuple[float, float | None]]  # the mean loss of each level, with its standard error
 
 
 def _column(run: Run, t: Tensor, lost: Tensor, levels: int) -> Column:
-    place = level_of(run.diffusion, t, levels)
-    rows = [lost[place == k] for k in range(levels)]
+    bins = level_of(run.diffusion, t, levels)
+    rows = [lost[bins == k] for k in range(levels)]
     return [(float(r.mean()), float(r.std() / math.sqrt(len(r))) if len(r) > 1 else None) for r in rows]
 
 
@@ -39,10 +39,10 @@ def _measured(run: Run, train: Dataset, held_out: Dataset, seed: int, levels: in
 
 
 def _stored(run: Run) -> dict[str, Column]:
-    """Return what the training wrote down at its end."""
+    """Return the losses by noise level that the training recorded at its end."""
     held = [row for row in run.metrics() if row.get("held_out_levels")]
     if not held:
-        raise UserError(f"the data of {run.path} are gone, and its training ended before it wrote down a held-out loss")
+        raise UserError(f"the data of {run.path} are missing, and its training recorded no held-out loss")
     keys = {"held out": "held_out_levels", "training": "train_levels", "optimum of the training set": "optimum_levels"}
     return {name: [(value, None) for value in held[-1][key]] for name, key in keys.items() if held[-1].get(key)}
 
@@ -55,10 +55,10 @@ def _picture(t: np.ndarray, columns: dict[str, Column], loss: str) -> bytes:
     for name, column in columns.items():
         values = np.array([value for value, _ in column])
         errors = np.array([2 * (error or 0) for _, error in column])
-        below = np.minimum(errors, 0.9 * values)  # an error bar that reaches 0 has no end on a logarithmic axis
+        below = np.minimum(errors, 0.9 * values)  # the logarithmic axis has no 0
         axes.errorbar(t, values, yerr=(below, errors), color=colours[name], marker="o", ms=4, lw=1.4, capsize=2, label=name)
     axes.set(yscale="log", xlabel="t, from data to noise", ylabel=loss)
-    axes.set_ylim(bottom=lowest / 30)  # an optimum that is nearly 0 at little noise runs out of the picture
+    axes.set_ylim(bottom=lowest / 30)  # the optimum may be nearly 0 at low noise
     axes.set_title("Loss by noise level", fontsize=10, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
@@ -68,17 +68,17 @@ def _picture(t: np.ndarray, columns: dict[str, Column], loss: str) -> bytes:
 def noise_levels_section(
     run: Run, train: Dataset | None, held_out: Dataset | None, *, seed: int = 0, levels: int = 8
 ) -> ReportSection:
-    """Compare the loss on held-out and training data in equal ranges of t, and the least loss that any model can have.
+    """Compare the held-out and the training loss in equal ranges of t with the minimum on the training set.
 
-    The latter is that of the optimal denoiser of the training set on the set itself: to have it is to have memorised.  Where
-    the data are gone, what the training wrote down is shown.
+    The minimum is the loss of the optimal denoiser of the training set on that set; reaching it means memorization.  Without
+    data, the section contains the losses that the training recorded.
     """
     try:
         run.require_means()
         if train is None or held_out is None or not len(held_out) or not len(train):
-            columns, source, levels, seed = _stored(run), "written down by the training", T_RANGES, run.config.training.seed
+            columns, source, levels, seed = _stored(run), "recorded by the training", T_RANGES, run.config.training.seed
         else:
-            columns, source = _measured(run, train, held_out, seed, levels), "measured anew"
+            columns, source = _measured(run, train, held_out, seed, levels), "measured on the data"
     except UserError as error:
         return ReportSection(NAME, TITLE, figures={"not_computable": str(error)})
     low = run.diffusion.denoiser.schedule.t_min
@@ -95,18 +95,18 @@ def noise_levels_section(
     measure = "" if settings.loss["name"] == "mse" else f"{format_spec(settings.loss)} "
     loss = f"{settings.weight} {measure}loss of {settings.target}"
     draws = HELD_OUT_DRAWS[run.kind]
-    figures: dict[str, Any] = {"loss": loss, "source": source, "seed": seed, "noised data in a column": draws, "levels": rows}
+    figures: dict[str, Any] = {"loss": loss, "source": source, "seed": seed, "noisy samples per column": draws, "levels": rows}
     if "optimum of the training set" not in columns:
-        why = "it is known for squared errors only" if measure else "the training set is too large to work it out"
+        why = "it is known for squared errors only" if measure else "the training set is too large"
         figures["optimum of the training set"] = {"not_computable": why}
-    words = (
-        "The optimum is what the best possible model of the training set would have on that set. It is reached only by giving"
-        " the training data back, so a model of the distribution stays above it, most of all where there is little noise.",
+    notes = (
+        "The optimum is the loss of the optimal denoiser of the training set on that set. Only a model that reproduces the"
+        " training data reaches it; a model of the distribution stays above it, most of all at low noise.",
     )
     picture = _picture(t, columns, loss)
     errors = " ± 2 standard errors" if columns["held out"][0][1] is not None else ""
-    caption = f"Mean loss in {levels} ranges of t{errors}; {draws} noised data spread over t, seed {seed}"
-    return ReportSection(NAME, TITLE, _verdict(columns, t), words, figures, {caption: picture})
+    caption = f"Mean loss in {levels} ranges of t{errors}; {draws} noisy samples, evenly spaced in t, seed {seed}"
+    return ReportSection(NAME, TITLE, _verdict(columns, t), notes, figures, {caption: picture})
 
 
 def _verdict(columns: dict[str, Column], t: np.ndarray) -> tuple[str, ...]:
@@ -116,10 +116,10 @@ def _verdict(columns: dict[str, Column], t: np.ndarray) -> tuple[str, ...]:
     if seen is None or any(error is None for _, error in (*held, *seen)):
         return tuple(lines)
     gaps = [(h[0] - s[0]) / max(math.hypot(h[1] or 0.0, s[1] or 0.0), 1e-300) for h, s in zip(held, seen, strict=True)]
-    over = [k for k, gap in enumerate(gaps) if gap > APART]
+    over = [k for k, gap in enumerate(gaps) if gap > SIGNIFICANT]
     if over:
         where = ", ".join(f"{t[k]:.2f}" for k in over)
-        lines.append(f"Held-out data have a larger loss than training data around t = {where}: the model overfits there.")
+        lines.append(f"The held-out loss exceeds the training loss around t = {where}: the model overfits there.")
     else:
-        lines.append("Held-out and training loss do not differ by more than noise at any level.")
+        lines.append("Held-out and training loss do not differ significantly at any level.")
     return tuple(lines)

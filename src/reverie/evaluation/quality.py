@@ -1,4 +1,4 @@
-"""How near samples are to data: distances of features, variety, and whether they can be told apart."""
+"""Sections by features: distances, precision and recall, the two-sample test, and label accuracy."""
 
 from __future__ import annotations
 
@@ -11,220 +11,234 @@ from torch import Tensor
 
 from reverie.data.appearance import detail
 from reverie.data.classifiers import MAX_HELD_OUT
-from reverie.evaluation.evaluation_data import EvaluationData, learning
+from reverie.evaluation.evaluation_data import EvaluationData, classifier_seconds
 from reverie.evaluation.metrics.distances import DISTANCES
 from reverie.evaluation.metrics.diversity import mean_distance
 from reverie.evaluation.metrics.features import dataset_classifier
-from reverie.evaluation.metrics.frechet import frechet_distance, frechet_spread, frechet_to
+from reverie.evaluation.metrics.frechet import frechet_bootstrap, frechet_distance, frechet_to
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.manifold import NAMES, Manifold, manifold
-from reverie.evaluation.metrics.sampling_error import Figure, alike_at, chance, swapped, variance, with_other_samples
+from reverie.evaluation.metrics.sampling_error import (
+    Figure,
+    error_with_new_samples,
+    null_variance,
+    permuted_figures,
+    sampling_errors,
+    variance,
+)
 from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import score
 from reverie.evaluation.verdicts import find_faults
 from reverie.nets.lenet import accuracy, features_and_classes
 
-ENOUGH = 2048  # samples from which on a Fréchet distance leads
+ENOUGH = 2048  # samples from which the Fréchet distance is the primary metric, instead of KID
 NEIGHBOURS = 5
-CHEAP = 128  # features up to which a Fréchet distance takes no time
-MOST_COMPARED = 1000  # data of each side for the distances of DISTANCES
+CHEAP = 128  # features up to which a Fréchet distance takes negligible time
+MOST_COMPARED = 1000  # data per set for the distances of DISTANCES
 
 
-def averaged(pairs: Sequence[tuple[Tensor, Tensor]], figure: Callable[[Tensor, Tensor], float]) -> tuple[float, float]:
-    """Return the mean of a figure over pairs of sets and its variance from one to the next, 0 if there is only one."""
+def mean_over_pairs(pairs: Sequence[tuple[Tensor, Tensor]], figure: Callable[[Tensor, Tensor], float]) -> tuple[float, float]:
+    """Return the mean and the variance of a figure over pairs of sets; the variance of a single pair is 0."""
     values = [figure(x, y) for x, y in pairs]
     return float(np.mean(values)), float(np.var(values, ddof=1)) if len(values) > 1 else 0.0
 
 
-def compared(
+def distance_score(
     m: EvaluationData, to: Callable[[Tensor], Figure], times: int, most: int | None = None, **more: Any
 ) -> dict[str, Any]:
-    """Return a squared distance of samples to real data beside that of real data, as a score with the errors of both.
+    """Return a squared distance of samples to real data with its floor, as a score with both errors.
 
-    to(y): the distance to y as a function; times: sets that are drawn for a variance; most: members of a set that are compared.
-    error: how much it differs with other samples, the real data as they are, which is what counts between runs.  That of the
-    floor, and of the gap: how much as many real data differ from it by chance.
-    Where real data are parted, distances between random parts of them differ with variance 2 s (1/n + 1/m)², which gives s.
+    to(y): the distance to y as a function; times: permutations for a variance; most: the largest size of a set.  The error is
+    over new samples with fixed real data, as in a comparison of runs.  The errors of the floor and of the gap are over real
+    data.  With random splits, distances of parts of one set have the variance 2 s (1/n + 1/m)², which yields s.
     """
-    pairs, floors = ([(x[:most], y[:most]) for x, y in sets] for sets in (m.pairs(), m.floors()))
+    pairs, floors = ([(x[:most], y[:most]) for x, y in sets] for sets in (m.feature_pairs(), m.floor_pairs()))
     random = torch.Generator().manual_seed(m.seed)
-    (ours, varies), (floor, usual) = (averaged(sets, lambda x, y: to(y)(x)) for sets in (pairs, floors))
-    if not m.parted:
-        error, alike = chance(to(pairs[0][1]), pairs[0][0], floors[0][0], len(pairs[0][1]), times, random)
-        gap = alike * (1 + 1 / len(pairs)) ** 0.5
+    (ours, varies), (floor, usual) = (mean_over_pairs(sets, lambda x, y: to(y)(x)) for sets in (pairs, floors))
+    if not m.splits_real:
+        error, null = sampling_errors(to(pairs[0][1]), pairs[0][0], floors[0][0], len(pairs[0][1]), times, random)
+        gap = null * (1 + 1 / len(pairs)) ** 0.5
         return score(ours, error / len(pairs) ** 0.5, floor, gap, gap_error=gap, **more)
-    samples, real, size = m.of_samples, m.of_real[:most], len(pairs[0][0])
-    s, n, r, half = usual * size**2 / 8, len(samples), len(m.of_real), len(samples[:most]) // 2
-    own = s * alike_at(n, r)
-    if half > 1:  # else there is nothing to tell the samples' own variance by
+    samples, real, size = m.sample_features, m.real_features[:most], len(pairs[0][0])
+    s, n, r, half = usual * size**2 / 8, len(samples), len(m.real_features), len(samples[:most]) // 2
+    own = s * null_variance(n, r)
+    if half > 1:  # estimates the variance of the samples
         drawn = samples[torch.randperm(n, generator=random)[: 2 * half]]
-        halves = variance(swapped(to(real), drawn[:half], drawn[half:], times, random))
-        own = with_other_samples(halves, own, s * alike_at(half, len(real)), half / n) ** 2
-    few = (varies + usual) / len(pairs)  # that there are few splits
+        halves = variance(permuted_figures(to(real), drawn[:half], drawn[half:], times, random))
+        own = error_with_new_samples(halves, own, s * null_variance(half, len(real)), half / n) ** 2
+    few = (varies + usual) / len(pairs)  # the variance from the finite number of splits
     gap = (2 * s * (1 / n + 1 / r) ** 2 + few) ** 0.5
     error = (own + varies / len(pairs)) ** 0.5
     return score(ours, error, floor, gap, gap_error=gap, **more)
 
 
 def _frechet(m: EvaluationData) -> dict[str, Any]:
-    many = m.effort.resamples // (1 if m.of_train.shape[1] <= CHEAP else 4)
-    error, interval = frechet_spread(m.of_samples, m.of_train, many, m.seed)
+    many = m.limits.resamples // (1 if m.train_features.shape[1] <= CHEAP else 4)
+    error, interval = frechet_bootstrap(m.sample_features, m.train_features, many, m.seed)
     return {
-        "frechet": compared(m, frechet_to, many, samples=m.shared),
+        "frechet": distance_score(m, frechet_to, many, samples=m.compared_count),
         "frechet_all": score(
-            frechet_distance(m.of_samples, m.of_train), error, interval=list(interval), samples=len(m.of_samples)
+            frechet_distance(m.sample_features, m.train_features),
+            error,
+            interval=list(interval),
+            samples=len(m.sample_features),
         ),
         "frechet_resamples": many,
     }
 
 
 def distance_by_kernel(m: EvaluationData, features: Tensor) -> tuple[float, float]:
-    """Return the KID of features to those of the training data, in units of the latter, and how much others would differ."""
-    found = kid(features / m.unit, m.of_train / m.unit)
+    """Return the KID of features to the training features, in `feature_unit`, and its standard error over new samples."""
+    found = kid(features / m.feature_unit, m.train_features / m.feature_unit)
     return float(found.value), found.error_given_y
 
 
 def kid_floor(m: EvaluationData, count: int) -> tuple[float, float]:
-    """Return the KID that real data have, and how much that of so many others would differ from it by chance.
+    """Return the floor of KID and its standard error for `count` real data.
 
-    Where real data are parted it is 0: between random parts of one set it is so on average, whatever the counts.
+    With random splits the floor is 0, the expectation for parts of one set at any count.
     """
-    x, y = next(m.floors())
-    found = kid(x / m.unit, y / m.unit)
+    x, y = next(m.floor_pairs())
+    found = kid(x / m.feature_unit, y / m.feature_unit)
     s = found.error_if_equal**2 / (2 * (1 / len(x) + 1 / len(y)) ** 2)
-    n, r = count, len(m.of_train)
-    if m.parted:
+    n, r = count, len(m.train_features)
+    if m.splits_real:
         return 0.0, (2 * s) ** 0.5 * (1 / n + 1 / r)
-    return distance_by_kernel(m, m.of_held)[0], (s * (alike_at(n, r) + alike_at(len(m.of_held), r))) ** 0.5
+    error = (s * (null_variance(n, r) + null_variance(len(m.held_out_features), r))) ** 0.5
+    return distance_by_kernel(m, m.held_out_features)[0], error
 
 
 def _kid(m: EvaluationData) -> dict[str, Any]:
-    ours, (floor, gap) = distance_by_kernel(m, m.of_samples), kid_floor(m, len(m.samples))
-    return {"kid": score(*ours, floor, gap, gap_error=gap), "kid_feature_unit": m.unit}
+    ours, (floor, gap) = distance_by_kernel(m, m.sample_features), kid_floor(m, len(m.samples))
+    return {"kid": score(*ours, floor, gap, gap_error=gap), "kid_feature_unit": m.feature_unit}
 
 
 def _detail(m: EvaluationData) -> dict[str, Any]:
-    fine, truth, held = (detail(x) for x in (m.samples, m.some(m.train), m.some(m.held)))
+    fine, truth, held = (detail(x) for x in (m.samples, m.subset(m.train), m.subset(m.held)))
     if not (usual := float(truth.mean())):
         return {}
     errors = [float(x.std() / usual / len(x) ** 0.5) if len(x) > 1 else None for x in (fine, held)]
     floor = float(held.mean()) / usual
-    if m.parted:  # fresh data would have what the training data have, give or take the chance of these
+    if m.splits_real:  # the floor of new data is that of the training data, within their error
         floor, errors[1] = 1.0, float(truth.std() / usual / len(truth) ** 0.5)
     return {"detail": score(float(fine.mean()) / usual, errors[0], floor, errors[1])}
 
 
 def quality_section(m: EvaluationData) -> ReportSection:
-    """KID and Fréchet distance of features, each beside that of real data, and the detail of the images."""
-    m.tell("distances of features", 0, 2)
+    """KID, Fréchet distance and detail, each with its floor."""
+    m.on_progress("distances of features", 0, 2)
     by_kernel = _kid(m)
-    m.tell("distances of features", 1, 2)
+    m.on_progress("distances of features", 1, 2)
     by_moments = _frechet(m)
-    m.tell("distances of features", 2, 2)
-    enough = min(len(m.samples), len(m.of_train)) >= ENOUGH
+    m.on_progress("distances of features", 2, 2)
+    enough = min(len(m.samples), len(m.train_features)) >= ENOUGH
     first, second = (by_moments, by_kernel) if enough else (by_kernel, by_moments)
-    figures = {"leads": next(iter(first)), **first, **second, **_detail(m), **m.facts()}
+    figures = {"primary_metric": next(iter(first)), **first, **second, **_detail(m), **m.facts()}
     why = (
-        f"With {ENOUGH:,} samples and data or more the Fréchet distance leads; KID stands beside it." if enough else
-        f"KID leads, because a Fréchet distance of fewer than {ENOUGH:,} samples or data is mostly bias; KID is right on"
-        " average at any count."
+        f"The primary metric is the Fréchet distance, with {ENOUGH:,} samples and data or more." if enough else
+        f"The primary metric is KID, which is unbiased at any count; with fewer than {ENOUGH:,} samples or data the Fréchet"
+        " distance is mostly bias."
     )  # fmt: skip
     net = figures["features"]
-    known = f", which is right about {net['held_out_accuracy']:.1%} of held-out images" if "held_out_accuracy" in net else ""
-    because = f" They were chosen because {net['chosen_because']}." if "chosen_because" in net else ""
-    words = (
+    known = f", accuracy {net['held_out_accuracy']:.1%} on held-out images" if "held_out_accuracy" in net else ""
+    because = f" Chosen because {net['chosen_because']}." if "chosen_because" in net else ""
+    notes = (
         why,
-        m.about_floors() + (" The KID of such parts is 0 on average; its ± is for as many samples." if m.parted else ""),
-        f"The Fréchet distance falls as the count grows; samples and real data have it at {m.shared:,}. All"
-        f" {len(m.samples):,} samples at once have {by_moments['frechet_all']['value']:.3g}.",
+        m.describe_floors() + (" The expected KID of such splits is 0; its ± is for as many samples." if m.splits_real else ""),
+        f"The Fréchet distance decreases with the count; that of samples and that of real data are for {m.compared_count:,}."
+        f" All {len(m.samples):,} samples together have {by_moments['frechet_all']['value']:.3g}.",
         f"Features: {net['net']}{known}.{because}",
     )
-    return ReportSection("quality", "Distance to the data", find_faults("quality", figures), words, figures)
+    return ReportSection("quality", "Distance to the data", find_faults("quality", figures), notes, figures)
 
 
 def distances_section(m: EvaluationData) -> ReportSection:
-    """Each line of DISTANCES, beside that of real data."""
+    """Each distance of DISTANCES, with its floor."""
     figures: dict[str, Any] = {}
 
     def to(of: Callable[[Tensor, Tensor], float]) -> Callable[[Tensor], Figure]:
         return lambda y: lambda x: of(x, y)
 
     for name, distance in DISTANCES.items():
-        m.tell("more distances", len(figures), len(DISTANCES))
-        figures[name] = compared(m, to(distance.of), m.effort.resamples // 4, MOST_COMPARED)
-    figures |= {**m.facts(), "compared_count": min(m.shared, MOST_COMPARED)}
-    return ReportSection("distances", "More distances", find_faults("distances", figures), (m.about_floors(),), figures)
+        m.on_progress("more distances", len(figures), len(DISTANCES))
+        figures[name] = distance_score(m, to(distance.of), m.limits.resamples // 4, MOST_COMPARED)
+    figures |= {**m.facts(), "compared_count": min(m.compared_count, MOST_COMPARED)}
+    return ReportSection("distances", "More distances", find_faults("distances", figures), (m.describe_floors(),), figures)
 
 
-def _spread(m: EvaluationData) -> dict[str, Any]:
-    """Return how far samples lie apart on average, as a share of what training data do, beside the same of held-out data."""
+def _diversity(m: EvaluationData) -> dict[str, Any]:
+    """Return the mean pairwise distance of samples relative to that of training data, with held-out data as the floor."""
     if min(len(m.samples), len(m.train)) < 2:
         return {}
-    truth, error = mean_distance(m.some(m.train, MOST_COMPARED))
+    truth, error = mean_distance(m.subset(m.train, MOST_COMPARED))
     if not truth:
         return {}
     ours, varies = mean_distance(m.samples[:MOST_COMPARED])
-    floor, usual = (truth, error) if m.parted else mean_distance(m.some(m.held, MOST_COMPARED))
-    return {"spread": score(ours / truth, varies / truth, floor / truth, usual / truth)}
+    floor, usual = (truth, error) if m.splits_real else mean_distance(m.subset(m.held, MOST_COMPARED))
+    return {"diversity": score(ours / truth, varies / truth, floor / truth, usual / truth)}
 
 
-def variety_section(m: EvaluationData) -> ReportSection:
-    """Precision, recall, density and coverage, each beside that of real data at the same counts."""
-    most = m.effort.balls
-    pairs, found = [*m.pairs(), *m.floors()], list[Manifold]()
+def precision_recall_section(m: EvaluationData) -> ReportSection:
+    """Precision, recall, density, coverage and diversity, each with its floor at the same counts."""
+    most = m.limits.neighbourhoods
+    pairs, found = [*m.feature_pairs(), *m.floor_pairs()], list[Manifold]()
     for x, y in pairs:
-        m.tell("neighbourhoods", len(found), len(pairs))
+        m.on_progress("neighbourhoods", len(found), len(pairs))
         found.append(manifold(x[:most], y[:most], NEIGHBOURS))
-    own = len(pairs) - (m.effort.splits if m.parted else 1)
+    own = len(pairs) - (m.limits.splits if m.splits_real else 1)
     ours, floors = found[:own], found[own:]
 
-    size, n, r = min(m.shared, most), len(m.of_samples), len(m.of_real)
+    size, n, r = min(m.compared_count, most), len(m.sample_features), len(m.real_features)
 
     def of(name: str) -> dict[str, Any]:
-        """Return the mean of each over its pairs.  Their errors, of single pairs, fall as more samples and data are used."""
+        """Return the mean over pairs; its error is that of one pair, scaled to all samples and data."""
         both = []
-        for found, count in ((ours, n if m.parted else size * len(ours)), (floors, r if m.parted else size)):
+        for found, count in ((ours, n if m.splits_real else size * len(ours)), (floors, r if m.splits_real else size)):
             values, errors = (np.array([getattr(one, part)[name] for one in found]) for part in ("values", "errors"))
-            few = float(np.var(values, ddof=1)) / len(values) if m.parted else 0.0  # that there are few splits
+            few = float(np.var(values, ddof=1)) / len(values) if m.splits_real else 0.0  # from the number of splits
             both += [float(values.mean()), float(np.mean(errors**2) * size / count + few) ** 0.5]
         return score(*both)
 
     figures = {
-        **{name: of(name) for name in NAMES}, **_spread(m), "neighbours": NEIGHBOURS, **m.facts(),
-        "compared_count": min(m.shared, most), "training_data": min(most, m.shared if m.parted else len(m.of_train)),
+        **{name: of(name) for name in NAMES}, **_diversity(m), "neighbours": NEIGHBOURS, **m.facts(),
+        "compared_count": min(m.compared_count, most),
+        "training_data": min(most, m.compared_count if m.splits_real else len(m.train_features)),
     }  # fmt: skip
-    words = (
-        "Precision: the share of samples among real data. Recall: the share of real data among samples. Density and"
-        " coverage say the same and mind outliers less. All depend on the counts, so compare with the figure beside.",
-        "Spread: how far two samples lie apart on average, in the data's own numbers, by how far training data do. Less than 1"
-        " is blur or few things drawn again and again, which a distance to the data does not always see.",
-        m.about_floors(),
+    notes = (
+        "Precision: the share of samples in the neighbourhoods of real data. Recall: the share of real data in the"
+        " neighbourhoods of samples. Density and coverage are their variants that are robust to outliers. All four depend on"
+        " the counts.",
+        "Diversity: the mean pairwise distance of samples divided by that of training data, in user units. A value below 1"
+        " indicates blur or mode collapse, which a distance to the data may miss.",
+        m.describe_floors(),
     )
-    return ReportSection("variety", "Precision and variety", find_faults("variety", figures), words, figures)
+    title = "Precision, recall and diversity"
+    return ReportSection("precision_recall", title, find_faults("precision_recall", figures), notes, figures)
 
 
 def two_sample_section(m: EvaluationData) -> ReportSection:
-    """Whether a classifier can tell samples from real data: held-out ones, or all where few are held out."""
-    found = two_sample(m.of_samples, m.of_real if m.parted else m.of_held, m.seed)
+    """A classifier two-sample test of samples against held-out data, or against all real data if few are held out."""
+    found = two_sample(m.sample_features, m.real_features if m.splits_real else m.held_out_features, m.seed)
     figures = {
-        "told_apart": score(found.accuracy, found.standard_error, 0.5, p_value=found.p_value),
-        "asked": found.asked, "trained": found.trained, **m.facts(),
+        "two_sample_accuracy": score(found.accuracy, found.standard_error, 0.5, p_value=found.p_value),
+        "test_count": found.test_count, "train_count": found.train_count, **m.facts(),
     }  # fmt: skip
-    words = (
-        f"A logistic classifier saw the features of {found.trained:,} samples and real data and was asked about"
-        f" {found.asked:,} others: right in {found.accuracy:.1%} of cases, by luck with probability {found.p_value:.2g}."
-        " 50 % means that it cannot tell them apart; this test is hard, and a good model may well fail it.",
+    notes = (
+        f"A logistic classifier, trained on the features of {found.train_count:,} samples and real data, has accuracy"
+        f" {found.accuracy:.1%} on {found.test_count:,} others (p = {found.p_value:.2g}). 50% is chance. The test is strict:"
+        " good models often fail it.",
     )
-    return ReportSection("two_sample", "Can samples be told from data?", find_faults("two_sample", figures), words, figures)
+    return ReportSection("two_sample", "Two-sample test", find_faults("two_sample", figures), notes, figures)
 
 
 def labels_section(m: EvaluationData) -> ReportSection | None:
-    """How many samples show what they were asked to, by a classifier of the data."""
+    """The share of samples that a classifier of the data assigns to their requested labels."""
     if m.labels is None or m.kind != "images":
         return None
-    spare = m.deadline.limited and m.features.name != "classifier"
-    net, facts = dataset_classifier(*m.taught, m.tell, seconds=learning(m.deadline), known=spare)
+    cached_only = m.deadline.limited and m.features.name != "classifier"
+    seconds = classifier_seconds(m.deadline)
+    net, facts = dataset_classifier(*m.classifier_data, m.on_progress, seconds=seconds, cached_only=cached_only)
     right = features_and_classes(net, m.samples)[1] == m.labels
     x, labels = m.held.batch(torch.arange(min(len(m.held), MAX_HELD_OUT)))
     assert labels is not None
@@ -237,10 +251,9 @@ def labels_section(m: EvaluationData) -> ReportSection | None:
     figures = {"label_accuracy": score(share, errors[0], floor, errors[1]), "by_label": by_label,
                "classifier": facts, "samples": len(right)}  # fmt: skip
     worst = min(by_label, key=lambda name: by_label[name])
-    words = (
-        f"The classifier sees the wanted label in {share:.1%} of the samples, and in {floor:.1%} of {len(x):,} held-out data;"
-        f" least often for {worst!r}, {by_label[worst]:.1%}.",
-        f"It is {facts['net'].split(',')[0]}. What it does not recognise in real data it cannot judge in samples either: read"
-        " the one share beside the other.",
+    notes = (
+        f"The classifier finds the requested label in {share:.1%} of the samples and in {floor:.1%} of {len(x):,} held-out"
+        f" data; least often for {worst!r}: {by_label[worst]:.1%}.",
+        f"It is {facts['net'].split(',')[0]}. Its own errors lower both shares, so compare one with the other.",
     )
-    return ReportSection("labels", "Do samples show their labels?", find_faults("labels", figures), words, figures)
+    return ReportSection("labels", "Label accuracy", find_faults("labels", figures), notes, figures)

@@ -1,4 +1,4 @@
-"""A part of an evaluation: figures, what they mean in words, and pictures."""
+"""A section of a report: figures, verdict, notes and pictures."""
 
 from __future__ import annotations
 
@@ -10,14 +10,13 @@ from typing import Any
 class ReportSection:
     """One measured aspect of a run.
 
-    name: its key in JSON; verdict: conclusions in plain words, the most important first; words: how to read the figures;
-    figures: plain values with counts, seeds and units beside them, or {"not_computable": why}; pictures: PNG files by
-    caption.
+    name: its key in JSON; verdict: conclusions, the most important first; notes: how to read the figures; figures: plain
+    values with counts, seeds and units, or {"not_computable": reason}; pictures: PNG files by caption.
     """
 
     name: str
     title: str
     verdict: tuple[str, ...] = ()
-    words: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     figures: dict[str, Any] = field(default_factory=dict)
     pictures: dict[str, bytes] = field(default_factory=dict)

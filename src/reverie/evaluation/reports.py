@@ -1,4 +1,4 @@
-"""Evaluating a run: its samples, its data found again, and everything that is measured of them."""
+"""Evaluation of a run: its samples, its data, all sections of the report, and the verdict."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ import torch
 from torch import Tensor
 
 from reverie.base.deadline import Deadline, PacedProgress
+from reverie.base.deprecations import current_report_key
 from reverie.base.errors import UserError, pick
 from reverie.base.progress import OnProgress, silent
 from reverie.data import DATASETS, Dataset, load_data
 from reverie.data.in_memory import MEMORY_SOURCE, DataSource
 from reverie.data.kind import KINDS
 from reverie.evaluation import pair_metrics, text_metrics
-from reverie.evaluation.evaluation_data import FULL, QUICK, learning
+from reverie.evaluation.evaluation_data import FULL, QUICK, classifier_seconds
 from reverie.evaluation.faithfulness import NAME as CAPTIONS
 from reverie.evaluation.faithfulness import TITLE as CAPTIONS_TITLE
 from reverie.evaluation.faithfulness import captions_section
@@ -28,7 +29,7 @@ from reverie.evaluation.model_metrics import model_plan
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.sample_metrics import collect_data, sample_plan, sections_without_data
 from reverie.evaluation.scores import HEADLINE_METRICS, format_score
-from reverie.evaluation.section_plan import Planned, measure_planned, planned
+from reverie.evaluation.section_plan import PlannedSection, measure_planned, ready_section
 from reverie.evaluation.shared_features import share_features
 from reverie.evaluation.verdicts import assess, missing
 from reverie.runs.distributed import SharedRun
@@ -38,26 +39,26 @@ from reverie.runs.samples import Samples
 from reverie.runs.sampling_options import Options, check_count
 from reverie.runs.source_data import load_source_data
 
-SELDOM = (
+REPORTED_OPTIONS = (  # reported only where they are set
     "guidance_interval",
     "guidance_rescale",
     "classifier_guidance",
     "autoguidance",
     "precision",
-)  # told where they are used
+)
 
-QUICK_SECONDS = 60.0  # that a quick evaluation takes, at most
-LEAST = 20.0  # of them that are left for drawing and measuring, however long the data took to be read
-DRAWING = 0.4  # of what is left then, for samples
+QUICK_SECONDS = 60.0  # the time limit of --quick
+LEAST_SECONDS = 20.0  # that remain for sampling and measuring, however long reading the data takes
+SAMPLING_SHARE = 0.4  # of the time left
 
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What was measured of a run.
+    """The results of an evaluation of one run.
 
-    flags: the names of the faults found; verdict: the same in words, the worst first; partial: whether it was interrupted.
+    flags: the names of the faults; verdict: their sentences, the worst first; partial: whether it was interrupted.
     """
 
     facts: dict[str, Any]
@@ -71,16 +72,16 @@ class Evaluation:
         return f"Evaluation({self.facts['run']!r}, {self.facts['samples']:,} samples, {found})"
 
     def scores(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
-        """Yield the figures that are shown first, by name."""
+        """Yield the headline metrics by name, the primary one first."""
         found = {section.name: section.figures for section in self.sections}
-        leads = found.get("quality", {}).get("leads")
-        for key, row in sorted(HEADLINE_METRICS.items(), key=lambda pair: pair[0] != leads):
+        primary = found.get("quality", {}).get("primary_metric")
+        for key, row in sorted(HEADLINE_METRICS.items(), key=lambda pair: pair[0] != primary):
             figure = row.of(found)
             if isinstance(figure, Mapping) and "value" in figure:
                 yield key, figure
 
     def figures(self) -> dict[str, Any]:
-        """Return everything as plain values: facts, verdict, the first figures by name, and all sections."""
+        """Return plain values: facts, verdict, headline metrics by name, and all sections."""
         first: dict[str, Any] = {}
         for key, found in self.scores():
             names = {"value": key, "error": f"{key}_error", "floor": f"{key}_floor", "floor_error": f"{key}_floor_error",
@@ -92,10 +93,10 @@ class Evaluation:
 
     def __getitem__(self, name: str) -> Any:
         """Return one of `figures()`."""
-        return self.figures()[name]
+        return self.figures()[current_report_key(name)]
 
     def table(self) -> list[tuple[str, str, str]]:
-        """Return the first figures in words: what, of the samples, of real data."""
+        """Return the headline metrics, formatted: title, figure of the samples, figure of real data."""
         rows = []
         for key, found in self.scores():
             row = HEADLINE_METRICS[key]
@@ -107,77 +108,77 @@ class Evaluation:
         widths = [max(len(row[k]) for row in rows) for k in range(3)]
         table = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}".rstrip() for a, b, c in rows]
         facts = self.facts
-        drawn = "1 sample" if facts["samples"] == 1 else f"{facts['samples']:,} samples"
-        how = f"{facts['sampler']}, {facts['steps']} steps" if "sampler" in facts else facts["family"]
-        head = f"{drawn} of {facts['run']} ({how}, seed {facts['seed']})"
+        samples = "1 sample" if facts["samples"] == 1 else f"{facts['samples']:,} samples"
+        method = f"{facts['sampler']}, {facts['steps']} steps" if "sampler" in facts else facts["family"]
+        head = f"{samples} of {facts['run']} ({method}, seed {facts['seed']})"
         return "\n".join([*self.verdict, "", head, *(table if len(rows) > 1 else [])])
 
     def save(self, path: str | Path) -> Path:
-        """Write the report, one HTML file that needs nothing else."""
+        """Write the report as one HTML file without external resources."""
         from reverie.evaluation.html_report import write_report
 
         rows = [dict(zip(("figure", "samples", "real data"), row, strict=True)) for row in self.table()]
-        said_there = {line for section in self.sections for line in section.verdict}
-        verdict = tuple(line for line in self.verdict if line not in said_there)  # the rest stands in its own section
-        first = ReportSection("summary", "In short", verdict, figures={"figures": rows} if rows else {})
+        in_sections = {line for section in self.sections for line in section.verdict}
+        verdict = tuple(line for line in self.verdict if line not in in_sections)
+        first = ReportSection("summary", "Summary", verdict, figures={"figures": rows} if rows else {})
         facts = {key: value for key, value in self.facts.items() if value is not None}
-        shared = {why for why, titles in missing(self.sections).items() if len(titles) > 1}  # said once, in short
+        # A reason that applies to several sections is in the summary only.
+        shared = {why for why, titles in missing(self.sections).items() if len(titles) > 1}
         sections = [s for s in self.sections if s.figures.get("not_computable") not in shared]
         return write_report(path, f"Evaluation of {self.facts['run']}", facts, [first, *sections])
 
 
 class EvaluationStopped(KeyboardInterrupt):
-    """An evaluation was interrupted.  evaluation: what had been measured."""
+    """An evaluation was interrupted.  evaluation: its results so far."""
 
     def __init__(self, evaluation: Evaluation) -> None:
-        super().__init__("the evaluation was interrupted; what was measured is in .evaluation")
+        super().__init__("the evaluation was interrupted; .evaluation contains its results so far")
         self.evaluation = evaluation
 
 
 def find_data(
-    run: Run, n: int, tell: OnProgress = silent, data: DataSource | None = None, data_dir: str | Path | None = None
+    run: Run, n: int, on_progress: OnProgress = silent, data: DataSource | None = None, data_dir: str | Path | None = None
 ) -> tuple[Dataset, Dataset]:
-    """Return the training and held-out data of a run, read again, from another place if one is given.
+    """Return the training and held-out data of a run, read again from their source, or from `data` or `data_dir`.
 
-    Points that are made by a formula are made anew for the held-out set, 2n of them.
+    For points from a formula, the held-out set is 2n new points.
     """
     known = run.config.data
     source = known.source or known.name
-    found = load_source_data(known, folder=run.path, data=data, data_dir=data_dir, on_progress=tell)
+    found = load_source_data(known, folder=run.path, data=data, data_dir=data_dir, on_progress=on_progress)
     train, held = found.split(known.seed)
     if found.kind == "points" and source in DATASETS:
         held = load_data(source, max(2 * n, 16) * max(1, len(known.labels)), known.seed + 1)
-        if len(held) == len(found) and held.fingerprint() == found.fingerprint():  # not made but kept
+        if len(held) == len(found) and held.fingerprint() == found.fingerprint():  # a fixed set, not a generator
             held = found.split(known.seed)[1]
     return train, held
 
 
 def of_label(data: Dataset, label: str | None) -> Dataset:
-    """Return the data of one label, or all; label names stay as they are."""
+    """Return the data of one label, or all data; label names stay as they are."""
     if label not in data.label_names or data.labels is None:
         return data
     return data.take(torch.nonzero(data.labels == data.label_names.index(label))[:, 0])
 
 
 def _parts(whole: tuple[Dataset, Dataset], label: str | None) -> tuple[Dataset, Dataset]:
-    """Return the training and held-out data of one label, or all, if there are any."""
+    """Return the training and held-out data of one label, or all data; refuse empty sets."""
     train, held = (of_label(part, label) for part in whole)
     of = f" of the label {label!r}" if label in train.label_names else ""
     for what, part in (("training", train), ("held-out", held)):
         if not len(part):
-            raise UserError(f"there are no {what} data{of} to measure against; take more data")
+            raise UserError(f"there are no {what} data{of} to compare with; use a larger dataset")
     return train, held
 
 
-def draw(run: Run, n: int, say: Say, tell: OnProgress, options: Options, deadline: Deadline) -> tuple[Samples, float, float]:
-    """Draw the samples, or as many as its share of the time allows; say first how long one takes.
-
-    Returns them and the seconds of wall and processor that each took.
-    """
+def sample_run(
+    run: Run, n: int, say: Say, on_progress: OnProgress, options: Options, deadline: Deadline
+) -> tuple[Samples, float, float]:
+    """Return n samples, or as many as fit into their share of the time, with the wall and CPU seconds per sample."""
     parts: list[Samples] = []
-    count, limit = 0, DRAWING * deadline.left
+    count, limit = 0, SAMPLING_SHARE * deadline.left
     begun, worked = deadline.clock(), time.process_time()
-    for part in run.batches(n, on_progress=tell, **options):
+    for part in run.batches(n, on_progress=on_progress, **options):
         parts.append(part)
         count += len(part)
         taken = deadline.clock() - begun
@@ -187,23 +188,23 @@ def draw(run: Run, n: int, say: Say, tell: OnProgress, options: Options, deadlin
             say(f"sampling takes {1e3 * taken / count:.3g} ms {noun}" +
                 (f": {left:.0f} s more for {n:,}" if 1 <= left <= limit else ""))  # fmt: skip
         if count < n and taken * (1 + len(part) / count) > limit:
-            say(f"drawing all {n:,} would take {taken / count * n:.0f} s: {count:,} are measured")
+            say(f"sampling all {n:,} would take {taken / count * n:.0f} s; {count:,} samples are measured")
             break
     labels = [name for part in parts for name in part.labels or ()]
-    drawn = Samples(np.concatenate([part.x for part in parts]), labels or None, series=run.kind == "series")
-    return drawn, (deadline.clock() - begun) / count, (time.process_time() - worked) / count
+    samples = Samples(np.concatenate([part.x for part in parts]), labels or None, series=run.kind == "series")
+    return samples, (deadline.clock() - begun) / count, (time.process_time() - worked) / count
 
 
 def evaluate_run(
     run: Run, n: int | None = None, *, quick: bool = False, features: str | Callable[[Tensor], Tensor] | Features = "auto",
-    data: DataSource | None = None, data_dir: str | Path | None = None, say: Say = lambda text: None, tell: OnProgress = silent,
-    options: Options | None = None, deadline: Deadline | None = None,
+    data: DataSource | None = None, data_dir: str | Path | None = None, say: Say = lambda text: None,
+    on_progress: OnProgress = silent, options: Options | None = None, deadline: Deadline | None = None,
 ) -> Evaluation:  # fmt: skip
-    """Draw n samples of a run (2,048, or 512 when quick) and measure everything that can be, or that fits before the deadline.
+    """Sample n times from a run (default 2,048, or 512 with quick) and compute all sections that fit before the deadline.
 
-    data, data_dir: where its data are now, or the data themselves; what is not there is refused, as is a run whose data were in
-    memory and are not given again, while files that are merely gone are done without.  Where it is interrupted, it raises
-    `EvaluationStopped` with what was measured.
+    data, data_dir: the data or their present location.  Missing data are an error if a location is given or if the run was
+    trained on data in memory; otherwise the sections without data remain.  An interrupt raises `EvaluationStopped` with the
+    results so far.
     """
     options, deadline = options or {}, deadline or Deadline()
     if isinstance(features, str) and features != "auto":
@@ -214,26 +215,26 @@ def evaluate_run(
     check_count(n)
     samples_by_steps = "sampler" in run.config.model_family.can
     run.sampling(options) if samples_by_steps else run.check_options(options)
-    run.condition(options, 1)  # all that can be wrong is told before data are read
+    run.condition(options, 1)  # reports wrong options before the data are read
     whole, why = None, ""
     try:
-        whole = find_data(run, n, tell, data, data_dir)
+        whole = find_data(run, n, on_progress, data, data_dir)
     except UserError as error:
         if data is not None or data_dir is not None or run.config.data.source == MEMORY_SOURCE:
             raise
         why = str(error)
-    deadline.ensure_left(LEAST)
-    paced, count = PacedProgress(tell, deadline), n
+    deadline.ensure_left(LEAST_SECONDS)
+    paced, count = PacedProgress(on_progress, deadline), n
     if run.kind == "text":
-        plan, each, worked = text_metrics.text_plan(run, whole, why, n, quick, tell, options)
+        plan, each, worked = text_metrics.text_plan(run, whole, why, n, quick, on_progress, options)
     elif run.kind == "pairs":
-        plan, each, worked = pair_metrics.pair_plan(run, whole, why, n, tell, options)
+        plan, each, worked = pair_metrics.pair_plan(run, whole, why, n, on_progress, options)
     else:
-        samples, each, worked = draw(run, n, say, tell, options, deadline)
+        samples, each, worked = sample_run(run, n, say, on_progress, options, deadline)
         count = len(samples)
         plan = _plan(run, samples, whole, why, features, quick, options, paced)
     sections, finished = measure_planned(plan, deadline, paced)
-    found = _concluded(run, (count, n), options, quick, sections, each, worked, partial=not finished)
+    found = _conclude(run, (count, n), options, quick, sections, each, worked, partial=not finished)
     if not finished:
         raise EvaluationStopped(found)
     return found
@@ -241,10 +242,10 @@ def evaluate_run(
 
 def _plan(
     run: Run, samples: Samples, whole: tuple[Dataset, Dataset] | None, why: str,
-    features: str | Callable[[Tensor], Tensor] | Features, quick: bool, options: Options, tell: PacedProgress,
-) -> list[Planned]:  # fmt: skip
-    """Return the sections of samples of points, images or series that are drawn."""
-    known, seed, label, deadline = run.config.data, options.get("seed", 0), options.get("label"), tell.deadline
+    features: str | Callable[[Tensor], Tensor] | Features, quick: bool, options: Options, on_progress: PacedProgress,
+) -> list[PlannedSection]:  # fmt: skip
+    """Return the planned sections for samples of points, images or series."""
+    known, seed, label, deadline = run.config.data, options.get("seed", 0), options.get("label"), on_progress.deadline
     steered = label not in (None, "all") or options.get("guidance", 1.0) != 1 or has_condition(options)
     try:
         if whole is None:
@@ -252,43 +253,43 @@ def _plan(
         train, held = _parts(whole, label)
     except UserError as error:
         why = str(error)
-        gone = [planned(section) for section in sections_without_data(samples.x, samples.labels, why, samples.kind)]
-        return [*gone, *model_plan(run, None, quick, seed, tell, options, steered=steered, why=why)]
+        lost = [ready_section(section) for section in sections_without_data(samples.x, samples.labels, why, samples.kind)]
+        return [*lost, *model_plan(run, None, quick, seed, on_progress, options, steered=steered, why=why)]
     if isinstance(run, SharedRun) and run.team is not None and run.kind == "images":
-        features = share_features(features, *whole, tell, run.team, deadline)
+        features = share_features(features, *whole, on_progress, run.team, deadline)
     captioned = known.condition is not None
     labels = None if captioned else samples.labels
     source = known.source or known.name
-    material = collect_data(samples.x, train, held, labels, features, seed, quick, tell, source, whole, deadline)
-    plan = sample_plan(material)
+    data = collect_data(samples.x, train, held, labels, features, seed, quick, on_progress, source, whole, deadline)
+    plan = sample_plan(data)
     if captioned and known.condition is not None and known.condition.length and samples.labels is not None:
-        asked = train, held, material.samples, list(samples.labels), options
-        plan.append(Planned(CAPTIONS, CAPTIONS_TITLE, lambda: captions_section(
-            run, *asked, quick=quick, seed=seed, tell=tell, seconds=learning(deadline))))  # fmt: skip
-    return [*plan, *model_plan(run, material, quick, seed, tell, options, steered=steered)]
+        request = train, held, data.samples, list(samples.labels), options
+        plan.append(PlannedSection(CAPTIONS, CAPTIONS_TITLE, lambda: captions_section(
+            run, *request, quick=quick, seed=seed, on_progress=on_progress, seconds=classifier_seconds(deadline))))  # fmt: skip
+    return [*plan, *model_plan(run, data, quick, seed, on_progress, options, steered=steered)]
 
 
-def _concluded(
+def _conclude(
     run: Run, counts: tuple[int, int], options: Options, quick: bool, sections: list[ReportSection], each: float,
     worked: float, *, partial: bool,
 ) -> Evaluation:  # fmt: skip
-    """Return what was measured with its verdict.
+    """Return the sections with facts and verdict.
 
-    counts: samples that were measured, and requested; each, worked: seconds of wall and processor that a sample took.
+    counts: numbers of measured and of requested samples; each, worked: wall and CPU seconds per sample.
     """
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
     samples_by_steps = "sampler" in run.config.model_family.can
     flags, verdict = assess(sections)
     if counts[0] < counts[1]:
-        verdict.append(f"only {counts[0]:,} of {counts[1]:,} samples were drawn in the time of --quick")
+        verdict.append(f"only {counts[0]:,} of {counts[1]:,} samples fit into the time limit of --quick")
     if partial:
-        verdict.insert(0, "partial: interrupted before everything was measured")
+        verdict.insert(0, "partial: interrupted before all sections were measured")
     rows = [row for row in run.metrics() if "held_out" in row]
     facts = {
         "run": str(run.path), "data": known.name, "fingerprint": known.fingerprint, "samples": counts[0], "seed": seed,
         "label": label,
         "family": run.config.family.name, "guidance": options.get("guidance", 1.0),
-        **{key: value for key, value in options.items() if key in SELDOM and value not in (None, 0.0, "fp32")},
+        **{key: value for key, value in options.items() if key in REPORTED_OPTIONS and value not in (None, 0.0, "fp32")},
         **(dict(zip(("sampler", "steps", "grid"), run.chosen_sampling(options), strict=True)) if samples_by_steps else {}),
         **({"autoguidance": run.autoguidance} if options.get("autoguidance") is None and run.autoguidance != 1 else {}),
         "milliseconds_per_sample": 1e3 * each, "processor_milliseconds_per_sample": 1e3 * worked, "quick": quick,

@@ -1,4 +1,4 @@
-"""A score: a value with its standard error, the same figure of real data, and what they say together."""
+"""Scores: a value with its standard error and its floor, the same figure of real data; tests of significance."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from typing import Any
 from reverie.base.errors import UserError
 from reverie.evaluation.metrics.distances import DISTANCES
 
-SIGNIFICANCE = 0.05  # how often luck alone may make a difference that counts
+SIGNIFICANCE = 0.05  # level of all tests
 
 
 def familywise_threshold(rows: int = 1, sides: int = 1) -> float:
-    """Return the standard errors that the luck of so many figures exceeds once in twenty, on one side or on either."""
+    """Return the threshold in standard errors of a test with Bonferroni correction for `rows` figures, one- or two-sided."""
     return NormalDist().inv_cdf(1 - SIGNIFICANCE / (rows * sides))
 
 
-FLOOR_THRESHOLD = familywise_threshold()  # standard errors by which one figure must be worse than its floor to count
+FLOOR_THRESHOLD = familywise_threshold()  # of a single comparison with the floor, in standard errors
 
 
 @cache
 def difference_threshold(runs: int) -> float:
-    """Return the standard errors of a difference that the best and the worst of equal runs exceed once in twenty (Tukey)."""
+    """Return the threshold in standard errors of a difference between the best and the worst of several runs (Tukey)."""
     from scipy.stats import studentized_range
 
     return float(studentized_range.ppf(1 - SIGNIFICANCE, max(runs, 2), math.inf)) / math.sqrt(2)
@@ -33,26 +33,26 @@ def difference_threshold(runs: int) -> float:
 
 def score(value: float, error: float | None = None, floor: float | None = None, floor_error: float | None = None,
           **more: Any) -> dict[str, Any]:  # fmt: skip
-    """Return a score as plain values; what is not known is left out.
+    """Return a score as plain values, without unknown ones.
 
-    error: how much the value differs with other samples, the data being the same; floor_error: how much that of real data does;
-    gap_error, where it is not the root of both squares: how much the samples of a perfect model differ from the floor.
+    error: over new samples with fixed data; floor_error: over new real data; gap_error: of value - floor for a perfect model,
+    if it is not the root of the sum of both squares.
     """
     if not math.isfinite(value):
-        raise UserError("the figure is not a finite number, because the data or the samples hardly vary")
+        raise UserError("the figure is not finite, because the data or the samples hardly vary")
     known = {"value": value, "error": error, "floor": floor, "floor_error": floor_error}
     return {key: v for key, v in known.items() if v is not None and math.isfinite(v)} | more
 
 
 def z_above_floor(found: Mapping[str, Any]) -> float:
-    """Return by how many standard errors a score lies above its floor."""
+    """Return the distance of a score above its floor in standard errors."""
     error = found.get("gap_error", math.hypot(found.get("error", 0.0), found.get("floor_error", 0.0)))
     gap = found["value"] - found.get("floor", 0.0)
     return gap / error if error > 0 else math.copysign(math.inf, gap) if gap else 0.0
 
 
 def format_score(found: Mapping[str, Any], form: str = ".3g", of: str = "value") -> str:
-    """Say a score: value ± error, or its floor ± the error of that; nothing if it has none."""
+    """Return "value ± error" or "floor ± error"; an empty string if there is no such value."""
     if of not in found:
         return ""
     error = found.get("error" if of == "value" else f"{of}_error")
@@ -61,17 +61,17 @@ def format_score(found: Mapping[str, Any], form: str = ".3g", of: str = "value")
 
 @dataclass(frozen=True)
 class HeadlineMetric:
-    """A figure that is shown first: where it is found, what it is called, which way is better, and how it reads."""
+    """A metric at the top of a report and in comparisons."""
 
     section: str
     name: str
     title: str
-    better: str  # "low", "high" or "floor": the nearer to the figure of real data
+    better: str  # "low", "high" or "floor": near the figure of real data
     form: str = ".3g"
-    keys: tuple[str, ...] = ()  # in the section's figures, the first that is there, if it is not the name
+    keys: tuple[str, ...] = ()  # in the section's figures, the first that exists; by default the name
 
     def of(self, sections: Mapping[str, Mapping[str, Any]]) -> Any:
-        """Return the figure among those of all sections by name; None where it is not there."""
+        """Return the figure from the figures of all sections by name, or None."""
         figures = sections.get(self.section, {})
         return next((figures[key] for key in self.keys or (self.name,) if key in figures), None)
 
@@ -83,30 +83,30 @@ HEADLINE_METRICS: dict[str, HeadlineMetric] = {
         HeadlineMetric("quality", "frechet", "Fréchet distance", "low"),
         HeadlineMetric("quality", "detail", "detail", "floor", ".2f"),
         HeadlineMetric("points", "mean_distance", "distance to the curve", "low"),
-        HeadlineMetric("points", "coverage_ks", "unevenness along the curve", "low"),
+        HeadlineMetric("points", "coverage_ks", "unevenness along the curve (KS)", "low"),
         HeadlineMetric("points", "sliced_wasserstein", "sliced Wasserstein", "low"),
         HeadlineMetric("points", "sinkhorn", "Sinkhorn divergence", "low"),
         HeadlineMetric("points", "mmd", "MMD²", "low"),
         *(HeadlineMetric("distances", name, distance.title, "low") for name, distance in DISTANCES.items()),
-        HeadlineMetric("variety", "precision", "precision", "high", ".3f"),
-        HeadlineMetric("variety", "recall", "recall", "high", ".3f"),
-        HeadlineMetric("variety", "density", "density", "high", ".3f"),
-        HeadlineMetric("variety", "coverage", "coverage", "high", ".3f"),
-        HeadlineMetric("variety", "spread", "spread", "floor", ".3f"),
-        HeadlineMetric("two_sample", "told_apart", "told from data", "low", ".1%"),
+        HeadlineMetric("precision_recall", "precision", "precision", "high", ".3f"),
+        HeadlineMetric("precision_recall", "recall", "recall", "high", ".3f"),
+        HeadlineMetric("precision_recall", "density", "density", "high", ".3f"),
+        HeadlineMetric("precision_recall", "coverage", "coverage", "high", ".3f"),
+        HeadlineMetric("precision_recall", "diversity", "diversity", "floor", ".3f"),
+        HeadlineMetric("two_sample", "two_sample_accuracy", "two-sample accuracy", "low", ".1%"),
         HeadlineMetric("labels", "label_accuracy", "label accuracy", "high", ".1%"),
-        HeadlineMetric("memory", "copies", "copies of training data", "low", ".1%"),
-        HeadlineMetric("memory", "nearest", "distance to training data", "floor"),
-        HeadlineMetric("answers", "exact_match", "unseen pairs answered exactly", "high", ".4f"),
-        HeadlineMetric("answers", "exact_match_longer", "answered exactly, longer than trained", "high", ".4f"),
-        HeadlineMetric("passages", "longest", "longest passage of the training text", "floor", ".1f"),
-        HeadlineMetric("passages", "novel_8", "8-grams that are new", "floor", ".1%"),
-        HeadlineMetric("passages", "novel_16", "16-grams that are new", "floor", ".1%"),
-        HeadlineMetric("likelihood", "exact", "cost of held-out data", "low", ".3f"),
-        HeadlineMetric("likelihood", "dequantised", "cost of held-out data, dequantised", "low", ".3f"),
+        HeadlineMetric("memorization", "copies", "copies of training data", "low", ".1%"),
+        HeadlineMetric("memorization", "nearest_distance", "distance to training data", "floor"),
+        HeadlineMetric("answers", "exact_match", "exact answers to unseen sources", "high", ".4f"),
+        HeadlineMetric("answers", "exact_match_longer", "exact answers to longer sources", "high", ".4f"),
+        HeadlineMetric("passages", "longest", "longest passage shared with training text", "floor", ".1f"),
+        HeadlineMetric("passages", "novel_8", "novel 8-grams", "floor", ".1%"),
+        HeadlineMetric("passages", "novel_16", "novel 16-grams", "floor", ".1%"),
+        HeadlineMetric("likelihood", "exact", "NLL of held-out data", "low", ".3f"),
+        HeadlineMetric("likelihood", "dequantised", "NLL of held-out data, dequantized", "low", ".3f"),
         HeadlineMetric(
-            "likelihood", "bound", "cost of held-out data, at most", "low", ".3f", ("bound, continuous time", "bound")
+            "likelihood", "bound", "NLL of held-out data, upper bound (ELBO)", "low", ".3f", ("bound, continuous time", "bound")
         ),
-        HeadlineMetric("likelihood", "flow", "cost of held-out data, by the flow", "low", ".3f"),
+        HeadlineMetric("likelihood", "flow", "NLL of held-out data, by the flow", "low", ".3f"),
     )
 }

@@ -1,6 +1,6 @@
-"""Features of images by several processes: blocks are numbered, and each process computes its own of a round.
+"""Image features computed by several processes: each computes its own numbered blocks.
 
-A block is the same whoever computes it, and features come in the order of the images, so every figure made of them is the same.
+Block contents and order do not depend on the number of processes, so all figures made of the features are the same.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from reverie.base.errors import UserError
 from reverie.base.progress import OnProgress
 from reverie.base.team import Instruction, StepInstruction, Team
 from reverie.data import Dataset
-from reverie.evaluation.evaluation_data import learning
+from reverie.evaluation.evaluation_data import classifier_seconds
 from reverie.evaluation.metrics.features import BATCH, Features, choose_features, dataset_classifier, of_general, of_pixels
 from reverie.nets.lenet import LeNet
 
 
 @dataclass(frozen=True)
 class SharedFeatures(Features):
-    """Features whose blocks a team computes."""
+    """Features whose blocks are computed by a team of processes."""
 
     team: Team | None = field(default=None, repr=False, compare=False)
 
@@ -43,7 +43,7 @@ class SharedFeatures(Features):
 
 
 def _computed(compute: Callable[[], Tensor]) -> tuple[np.ndarray | None, str]:
-    """Return features, (B, D), or what was wrong."""
+    """Return features, (B, D), or the error message."""
     try:
         return compute().flatten(1).float().cpu().numpy(), ""
     except UserError as error:
@@ -51,45 +51,45 @@ def _computed(compute: Callable[[], Tensor]) -> tuple[np.ndarray | None, str]:
 
 
 def share_features(
-    by: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: OnProgress, team: Team,
+    choice: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, on_progress: OnProgress, team: Team,
     deadline: Deadline | None = None,
 ) -> Features:  # fmt: skip
-    """Return features as `choose`, computed by a team; those of a function that was given, by the leader alone."""
-    seconds = learning(deadline or Deadline())
-    found = choose_features(by, train, held, tell, seconds)
-    if not isinstance(by, str):
+    """Return the features of `choose_features`, computed by a team; features of a given function by the leader alone."""
+    seconds = classifier_seconds(deadline or Deadline())
+    found = choose_features(choice, train, held, on_progress, seconds)
+    if not isinstance(choice, str):
         return found
     team.broadcast(StepInstruction(Instruction.OPEN_FEATURES))
     classes = len(train.label_names)
     team.broadcast_text(json.dumps({"name": found.name, "shape": list(train.shape), "classes": classes}))
     if found.name == "classifier":
-        team.broadcast_tensors(dict(dataset_classifier(train, held, tell, seconds=seconds)[0].state_dict()))
+        team.broadcast_tensors(dict(dataset_classifier(train, held, on_progress, seconds=seconds)[0].state_dict()))
     team.raise_any()
     return SharedFeatures(found.name, found.compute, found.facts, found.learned, team)
 
 
 class FeatureWorker:
-    """What a process that follows does of measuring."""
+    """Features in a process that is not the leader."""
 
     def __init__(self, team: Team) -> None:
         self.team = team
         self.compute: Callable[[Tensor], Tensor] | None = None
 
-    def __call__(self, told: StepInstruction) -> None:
-        """Do what the leader tells."""
-        format_score: Any = json.loads(self.team.broadcast_text())
-        if told.order == Instruction.OPEN_FEATURES:
-            self._get_ready(format_score["name"], tuple(map(int, format_score["shape"])), int(format_score["classes"]))
+    def __call__(self, step: StepInstruction) -> None:
+        """Follow one instruction of the leader."""
+        received: Any = json.loads(self.team.broadcast_text())
+        if step.order == Instruction.OPEN_FEATURES:
+            self._prepare(received["name"], tuple(map(int, received["shape"])), int(received["classes"]))
             return
         found: tuple[np.ndarray | None, str] = (None, "")
-        if self.team.rank < len(format_score):
-            images = self.team.scatter((), format_score[self.team.rank])
+        if self.team.rank < len(received):
+            images = self.team.scatter((), received[self.team.rank])
             with torch.no_grad():
-                found = _computed(lambda: self.compute(images))  # type: ignore[misc]  # got ready before
+                found = _computed(lambda: self.compute(images))  # type: ignore[misc]  # set by _prepare
         self.team.gather_arrays(*found)
 
-    def _get_ready(self, name: str, shape: tuple[int, ...], classes: int) -> None:
-        fault = ""
+    def _prepare(self, name: str, shape: tuple[int, ...], classes: int) -> None:
+        problem = ""
         try:
             if name == "classifier":
                 net = LeNet(shape, classes).eval()
@@ -98,5 +98,5 @@ class FeatureWorker:
             else:
                 self.compute = (of_general() if name == "general" else of_pixels(shape)).compute
         except UserError as error:
-            fault = str(error)
-        self.team.raise_any(fault)
+            problem = str(error)
+        self.team.raise_any(problem)

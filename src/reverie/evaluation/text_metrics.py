@@ -1,4 +1,4 @@
-"""Evaluating a language model: what held-out text costs, what samples copy, and how much of them is new."""
+"""Evaluation of language models: the NLL of held-out text, and copied and novel passages of samples."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from reverie.diffusion.likelihood.normal import mean_and_error
 from reverie.evaluation.likelihood import NAME, TITLE
 from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import format_score, score
-from reverie.evaluation.section_plan import Planned, planned
+from reverie.evaluation.section_plan import PlannedSection, ready_section
 from reverie.families.language.model import UNIT, LanguageModel
 from reverie.runs.run import Run
 from reverie.runs.sampling_options import Options
 from reverie.text.passages import MAX_PASSAGE, Passages
 
-SAMPLES, QUICK = 64, 16  # texts that are drawn and measured
-MEASURED, MEASURED_QUICK = 10**7, 50_000  # characters of held-out text, at most, whose cost is measured
-SEARCHED = 4 * 2**20  # characters of the training text, at most, that passages are looked for in
+SAMPLES, QUICK = 64, 16  # texts
+MEASURED, MEASURED_QUICK = 10**7, 50_000  # the most characters of held-out text whose NLL is computed
+SEARCHED = 4 * 2**20  # the most characters of the training text that are searched for passages
 GRAMS = (4, 8, 16, 32)
 SHOWN = 4
-PASSAGES = "What is copied and what is new"
+PASSAGES = "Copied and novel passages"
 
 
 def language_model(run: Run) -> LanguageModel:
@@ -38,8 +38,8 @@ def language_model(run: Run) -> LanguageModel:
     return run.model
 
 
-def cost_section(run: Run, held: Dataset, quick: bool) -> ReportSection:
-    """Measure what the held-out text costs, once from its beginning to its end."""
+def nll_section(run: Run, held: Dataset, quick: bool) -> ReportSection:
+    """Compute the exact NLL of the held-out text in one pass."""
     assert isinstance(held.x, TextWindows)
     texts, left = list[str](), MEASURED_QUICK if quick else MEASURED
     for text in held.x.texts():
@@ -51,16 +51,16 @@ def cost_section(run: Run, held: Dataset, quick: bool) -> ReportSection:
     figure = score(found.bits, found.error, unit=UNIT, n=found.characters, bits_per_byte=found.bits_per_byte,
                    nats_per_token=found.nats / found.tokens, tokens=found.tokens, seconds=time.perf_counter() - begun,
                    processor_seconds=time.process_time() - worked)  # fmt: skip
-    verdict = f"Held-out text costs {format_score(figure, '.3f')} {UNIT}, {found.bits_per_byte:.3f} bits for each byte."
-    words = (
-        f"It is exact: {found.characters:,} characters in {found.tokens:,} tokens, {figure['nats_per_token']:.4f} nats each,"
-        " every one given those before it. The error is the standard error over pieces of 512 characters.",
+    verdict = f"The NLL of held-out text is {format_score(figure, '.3f')} {UNIT}, {found.bits_per_byte:.3f} bits per byte."
+    notes = (
+        f"The NLL is exact: {found.characters:,} characters in {found.tokens:,} tokens, {figure['nats_per_token']:.4f} nats per"
+        " token given all earlier ones. The error is the standard error over pieces of 512 characters.",
     )
-    return ReportSection(NAME, TITLE, (verdict,), words, {"exact": figure})
+    return ReportSection(NAME, TITLE, (verdict,), notes, {"exact": figure})
 
 
 def passages_section(samples: list[str], train: Dataset, held: Dataset) -> ReportSection:
-    """Measure the longest passage that each sample shares with the training text, beside held-out text of the same length."""
+    """Measure the longest passage that each sample shares with the training text; held-out text of that length is the floor."""
     assert isinstance(train.x, TextWindows) and isinstance(held.x, TextWindows)
     long = train.x.codes[:SEARCHED]
     codes = [codes_of(text) for text in samples]
@@ -79,22 +79,22 @@ def passages_section(samples: list[str], train: Dataset, held: Dataset) -> Repor
         if all(len(part) for part in known):
             figures[f"novel_{n}"] = score(*_mean(known[0]), *_mean(known[1]), n=len(known[0]))
     verdict = (
-        f"The longest passage that a sample shares with the training text has {format_score(figures['longest'], '.1f')}"
-        " characters, that of held-out text"
-        f" {format_score(figures['longest'], '.1f', 'floor')}; the longest of all has {mine.max():.0f}."
+        "The longest passage of a sample in the training text has on average"
+        f" {format_score(figures['longest'], '.1f')} characters, of held-out text"
+        f" {format_score(figures['longest'], '.1f', 'floor')}; the maximum is {mine.max():.0f}."
     )
     cut = (
         f" Only the first {len(long):,} characters of the training text were searched." if len(train.x.codes) > SEARCHED else ""
     )
-    words = (
-        f"Samples of up to {size} characters; passages are told apart up to {MAX_PASSAGE} characters.{cut} Below: the share of"
-        " n-grams of characters that the training text does not have.",
+    notes = (
+        f"Samples have up to {size} characters; passages count up to {MAX_PASSAGE} characters.{cut} novel_n is the share of"
+        " character n-grams that are not in the training text.",
     )
-    return ReportSection("passages", PASSAGES, (verdict,), words, figures)
+    return ReportSection("passages", PASSAGES, (verdict,), notes, figures)
 
 
 def _repeated(texts: list[str]) -> dict[str, Any]:
-    """Return the share of texts that are the same as another one."""
+    """Return the share of texts that are identical to another text."""
     counts = Counter(texts)
     share = sum(count for count in counts.values() if count > 1) / len(texts)
     return score(share, math.sqrt(share * (1 - share) / len(texts)), 0.0, n=len(texts))
@@ -107,20 +107,20 @@ def _mean(x: np.ndarray) -> tuple[float, float | None]:
 
 
 def text_plan(
-    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, quick: bool, tell: OnProgress, options: Options
-) -> tuple[list[Planned], float, float]:
-    """Return the sections of a run of text, whose samples are written, and the seconds of wall and processor that one took."""
+    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, quick: bool, on_progress: OnProgress, options: Options
+) -> tuple[list[PlannedSection], float, float]:
+    """Return the planned sections of a run of text, and the wall and CPU seconds per sample."""
     begun, worked = time.perf_counter(), time.process_time()
-    texts = run.sample(n, on_progress=tell, **options).texts
+    texts = run.sample(n, on_progress=on_progress, **options).texts
     each, work = (time.perf_counter() - begun) / n, (time.process_time() - worked) / n
     written = sum(map(len, texts))
     speed = {"characters": written, "characters_per_processor_second": written / max(1e-9, work * n)}
     shown = tuple(f"{text!r}" for text in texts[:SHOWN])
     samples = ReportSection("samples", "Samples", (), shown, {"repeated": _repeated(texts), "speed": speed})
-    plan, kept = [planned(samples)], [text for text in texts if text]
+    plan, kept = [ready_section(samples)], [text for text in texts if text]
     if whole is None:
-        return [*plan, planned(ReportSection(NAME, TITLE, figures={"not_computable": why}))], each, work
-    plan.append(Planned(NAME, TITLE, lambda: cost_section(run, whole[1], quick)))
+        return [*plan, ready_section(ReportSection(NAME, TITLE, figures={"not_computable": why}))], each, work
+    plan.append(PlannedSection(NAME, TITLE, lambda: nll_section(run, whole[1], quick)))
     if kept:
-        plan.append(Planned("passages", PASSAGES, lambda: passages_section(kept, *whole)))
+        plan.append(PlannedSection("passages", PASSAGES, lambda: passages_section(kept, *whole)))
     return plan, each, work

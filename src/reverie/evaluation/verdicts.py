@@ -1,4 +1,4 @@
-"""The verdict: rules that find one fault each, or nothing, in what was measured."""
+"""Verdicts: rules that detect one fault each in the figures of an evaluation."""
 
 from __future__ import annotations
 
@@ -18,231 +18,235 @@ from reverie.evaluation.scores import (
 
 Figures = Mapping[str, Any]
 
-FAR = 0.5  # of real data's precision, recall or coverage: less is a fault of its own
-NOTABLE = 0.85  # of real data's share: less is no fault of its own, and still not good
-EASILY = 0.75  # of right answers: samples that are often told from data
-BLURRED, GRAINY = 0.75, 1.35  # of the data's detail
-COPIED = 0.01  # share of copies that is worth a word
-RECITED = 1.5  # times the longest passage that held-out text shares with the training text
-COLLAPSED = 0.5  # share of repeated samples from which on there is little else
-BLIND = 0.05  # of KID between real data, or its error: about what a slight blur makes, which could then not be seen
-TOLD = 0.9  # of right answers: samples that are told from data nearly always
+LOW_SHARE = 0.5  # of the floor's precision, recall or coverage: below it is a fault
+NOTABLE_SHARE = 0.85  # of the floor: below it is a large difference, though no fault
+DISTINCT = 0.75  # accuracy of the two-sample classifier: above it is a large difference
+BLURRED, NOISY = 0.75, 1.35  # detail relative to data
+COPIED = 0.01  # excess share of copies that is a fault
+COPIED_PASSAGE = 1.5  # times the longest passage that held-out text shares with the training text
+COLLAPSED = 0.5  # share of repeated samples that counts as mode collapse
+UNRELIABLE_KID = 0.05  # floor or error of KID above which a slight blur would go unnoticed
+DISTINGUISHABLE = 0.9  # accuracy of the two-sample classifier that is a fault
 
 
 def _low(f: Figures, *names: str) -> str:
-    """Say which of some figures are far below those of real data."""
-    low = [name for name in names if f[name]["value"] < FAR * f[name]["floor"] and z_above_floor(f[name]) < -FLOOR_THRESHOLD]
+    """Return those of some figures that are far below the floor, formatted."""
+    low = [
+        name for name in names if f[name]["value"] < LOW_SHARE * f[name]["floor"] and z_above_floor(f[name]) < -FLOOR_THRESHOLD
+    ]
     return " and ".join(f"{name} {f[name]['value']:.2f} (real data {format_score(f[name], '.2f', 'floor')})" for name in low)
 
 
-def unlike(f: Figures) -> str | None:
-    """Samples that lie where no data lie."""
+def low_precision(f: Figures) -> str | None:
+    """Samples outside the neighbourhoods of the data."""
     low = _low(f, "precision", "density")
-    return f"most samples do not look like the data: {low}" if low else None
+    return f"most samples are unlike the data: {low}" if low else None
 
 
-def collapsed(f: Figures) -> str | None:
-    """Samples that show only a part of what the data show."""
+def mode_collapse(f: Figures) -> str | None:
+    """Samples that cover only a part of the data."""
     low = _low(f, "recall", "coverage")
-    return f"the samples lack variety: {low}" if low else None
+    return f"the samples lack diversity: {low}" if low else None
 
 
 def repeated(f: Figures) -> str | None:
-    """The same sample again and again."""
+    """Identical samples."""
     r = f["repeated"]
     if r["value"] - r.get("floor", 0.0) <= COPIED or z_above_floor(r) <= FLOOR_THRESHOLD:
         return None
-    beside = f" (of data {r['floor']:.0%})" if r.get("floor") else ""
-    fate = ": the model has collapsed" if r["value"] > COLLAPSED else ""
-    return f"{r['value']:.0%} of the samples are the same as another one{beside}{fate}"
+    floor = f" (data: {r['floor']:.0%})" if r.get("floor") else ""
+    collapse = ": mode collapse" if r["value"] > COLLAPSED else ""
+    return f"{r['value']:.0%} of the samples are identical to another sample{floor}{collapse}"
 
 
 def blurred(f: Figures) -> str | None:
-    """Samples with less detail than data."""
+    """Samples with less detail than the data."""
     d = f.get("detail")
     if not d or d["value"] >= BLURRED * d["floor"] or z_above_floor(d) > -FLOOR_THRESHOLD:
         return None
-    return f"the samples are blurred: neighbouring pixels differ {d['value']:.2f} times as much as in the data"
+    return f"the samples are blurred: the mean difference of adjacent pixels is {d['value']:.2f} times that of the data"
 
 
-def grainy(f: Figures) -> str | None:
-    """Samples with more detail than data."""
+def noisy(f: Figures) -> str | None:
+    """Samples with more detail than the data."""
     d = f.get("detail")
-    if not d or d["value"] <= GRAINY * d["floor"] or z_above_floor(d) < FLOOR_THRESHOLD:
+    if not d or d["value"] <= NOISY * d["floor"] or z_above_floor(d) < FLOOR_THRESHOLD:
         return None
-    return f"the samples are noisy: neighbouring pixels differ {d['value']:.2f} times as much as in the data"
+    return f"the samples are noisy: the mean difference of adjacent pixels is {d['value']:.2f} times that of the data"
 
 
-def distant(f: Figures) -> str | None:
-    """Features that differ on average."""
+def feature_shift(f: Figures) -> str | None:
+    """Samples whose features have another distribution than those of the data."""
     k = f["kid"]
     if z_above_floor(k) <= FLOOR_THRESHOLD:
         return None
-    return f"on average the samples differ from the data: KID {format_score(k)}, real data {format_score(k, '.2g', 'floor')}"
+    return f"the samples differ from the data: KID {format_score(k)}, real data {format_score(k, '.2g', 'floor')}"
 
 
-def undecided(f: Figures) -> str | None:
-    """Real data by which nothing can be judged: further from the training data than the samples are, or who knows how far."""
+def inconclusive(f: Figures) -> str | None:
+    """Real data that are too few or too different from each other for a conclusion."""
     k = f["kid"]
     floor, error = k.get("floor", 0.0), k.get("floor_error", 0.0)
-    if floor >= BLIND and floor - error > k["value"]:
+    if floor >= UNRELIABLE_KID and floor - error > k["value"]:
         return (
             f"inconclusive: two sets of real data differ more (KID {format_score(k, of='floor')}) than samples and data"
             f" ({format_score(k)}): too few data, or unsuitable features"
         )
-    if error >= BLIND and z_above_floor(k) <= FLOOR_THRESHOLD:
-        return (
-            f"inconclusive, too few data: the KID of real data is {format_score(k, of='floor')}, of samples {format_score(k)}"
-        )
+    if error >= UNRELIABLE_KID and z_above_floor(k) <= FLOOR_THRESHOLD:
+        return f"inconclusive: too few data: KID {format_score(k, of='floor')} of real data, {format_score(k)} of samples"
+
     return None
 
 
-def told_apart(f: Figures) -> str | None:
-    """Samples that a simple classifier recognises."""
-    t = f["told_apart"]
-    if t["value"] < TOLD or t["p_value"] > 0.01:
+def distinguishable(f: Figures) -> str | None:
+    """Samples that a logistic classifier distinguishes from data."""
+    t = f["two_sample_accuracy"]
+    if t["value"] < DISTINGUISHABLE or t["p_value"] > 0.01:
         return None
-    return f"a simple classifier tells samples from data in {t['value']:.0%} of cases (guessing: 50 %)"
+    return f"a logistic classifier distinguishes samples from data with accuracy {t['value']:.0%} (chance: 50%)"
 
 
-def far_off(f: Figures) -> str | None:
-    """Points that lie elsewhere than data."""
+def shifted(f: Figures) -> str | None:
+    """Points with another distribution than the data."""
     s, m = f["sliced_wasserstein"], f["mmd"]
     if z_above_floor(s) <= FLOOR_THRESHOLD or m["p_value"] > SIGNIFICANCE:
         return None
     return (
-        f"the points differ from the data: sliced Wasserstein distance {format_score(s)}, two sets of data {s['floor']:.2g};"
+        f"the points differ from the data: sliced Wasserstein distance {format_score(s)} (real data {s['floor']:.2g}),"
         f" MMD p = {m['p_value']:.2g}"
     )
 
 
 def wrong_labels(f: Figures) -> str | None:
-    """Samples that do not show what they were asked to."""
+    """Samples without their requested labels."""
     a = f["label_accuracy"]
     if z_above_floor(a) > -FLOOR_THRESHOLD or a["value"] > 0.9 * a["floor"]:
         return None
-    return f"the labels are not obeyed: {a['value']:.0%} of the samples show theirs, of held-out data {a['floor']:.0%}"
+    return f"the samples ignore their labels: label accuracy {a['value']:.0%}, held-out data {a['floor']:.0%}"
 
 
 def ignored_captions(f: Figures) -> str | None:
-    """Samples that do not show what their captions say."""
+    """Samples that do not match their captions."""
     poor = [name for name, a in f.items() if z_above_floor(a) < -FLOOR_THRESHOLD and a["value"] < 0.9 * a["floor"]]
     if not poor:
         return None
     worst = min(poor, key=lambda name: f[name]["value"] / f[name]["floor"])
     share, floor = f[worst]["value"], f[worst]["floor"]
-    return f"captions are not obeyed: {share:.0%} of the samples show the {worst}, of real images {floor:.0%}"
+    return f"the samples ignore their captions: {worst}: accuracy {share:.0%}, real images {floor:.0%}"
 
 
-def copied(f: Figures) -> str | None:
-    """Samples that are training data."""
+def memorized(f: Figures) -> str | None:
+    """Samples that are copies of training data."""
     c = f["copies"]
     if c["value"] - c["floor"] <= COPIED or z_above_floor(c) <= FLOOR_THRESHOLD:
         return None
     return (
-        f"the model copies its training data: {c['value']:.1%} of the samples are copies, of"
-        f" {f.get('floor_of', 'held-out data')} {c['floor']:.1%} would pass for one"
+        f"the model memorized training data: {c['value']:.1%} of the samples are copies,"
+        f" {c['floor']:.1%} of {f.get('floor_source', 'held-out data')}"
     )
 
 
-def recited(f: Figures) -> str | None:
-    """Samples that hold long passages of the training text."""
+def memorized_text(f: Figures) -> str | None:
+    """Samples with long passages of the training text."""
     p = f["longest"]
-    if p["value"] <= RECITED * p["floor"] or z_above_floor(p) <= FLOOR_THRESHOLD:
+    if p["value"] <= COPIED_PASSAGE * p["floor"] or z_above_floor(p) <= FLOOR_THRESHOLD:
         return None
     return (
-        f"the model recites its training text: a sample shares a passage of {p['value']:.0f} characters with it, held-out text"
-        f" of {p['floor']:.0f}"
+        f"the model memorized training text: the longest shared passage of a sample has {p['value']:.0f} characters, of"
+        f" held-out text {p['floor']:.0f}"
     )
 
 
 def gibberish(f: Figures) -> str | None:
-    """Text that is made of other strings than real text is."""
+    """Text of other character n-grams than real text."""
     n = f.get("novel_8")
-    if n is None or 1 - n["value"] >= FAR * (1 - n["floor"]) or z_above_floor(n) <= FLOOR_THRESHOLD:
+    if n is None or 1 - n["value"] >= LOW_SHARE * (1 - n["floor"]) or z_above_floor(n) <= FLOOR_THRESHOLD:
         return None
     return (
-        f"what is written is unlike the text: {n['value']:.0%} of its strings of 8 characters are not in the training text, of"
-        f" held-out text {n['floor']:.0%}"
+        f"the samples are unlike the text: {n['value']:.0%} of their 8-grams are not in the training text, of held-out text"
+        f" {n['floor']:.0%}"
     )
 
 
-# each fault: in which section it shows, and whether it makes the samples useless or only worse than data
+# Fault -> the section with its figures, and the rule; the worst first.
 RULES: dict[str, tuple[str, Callable[[Figures], str | None]]] = {
     "repeated": ("samples", repeated),
-    "copied": ("memory", copied),
-    "recited": ("passages", recited),
+    "memorized": ("memorization", memorized),
+    "memorized_text": ("passages", memorized_text),
     "gibberish": ("passages", gibberish),
-    "unlike": ("variety", unlike),
-    "collapsed": ("variety", collapsed),
+    "low_precision": ("precision_recall", low_precision),
+    "mode_collapse": ("precision_recall", mode_collapse),
     "blurred": ("quality", blurred),
-    "grainy": ("quality", grainy),
+    "noisy": ("quality", noisy),
     "wrong_labels": ("labels", wrong_labels),
     "ignored_captions": ("captions", ignored_captions),
-    "told_apart": ("two_sample", told_apart),
-    "far_off": ("points", far_off),
-    "distant": ("quality", distant),
-    "undecided": ("quality", undecided),
+    "distinguishable": ("two_sample", distinguishable),
+    "shifted": ("points", shifted),
+    "feature_shift": ("quality", feature_shift),
+    "inconclusive": ("quality", inconclusive),
 }
 
 
 def find_faults(name: str, figures: Figures) -> tuple[str, ...]:
-    """Return what the rules find in one section, in words."""
+    """Return the sentences of the rules that apply to the figures of one section."""
     if "not_computable" in figures:
         return ()
-    return tuple(words for section, rule in RULES.values() if section == name and (words := rule(figures)))
+    return tuple(line for section, rule in RULES.values() if section == name and (line := rule(figures)))
 
 
 def differences(found: Mapping[str, Figures]) -> tuple[list[str], list[str]]:
-    """Return the first figures that are worse than those of real data by more than the luck of so many: much, and a little."""
+    """Return the headline metrics that are significantly worse than those of real data: large differences, and small ones."""
     rows = [(row, row.of(found)) for row in HEADLINE_METRICS.values()]
     known = [(row, figure) for row, figure in rows if figure is not None and {"floor", "error"} <= set(figure)]
 
-    def worse(row: HeadlineMetric, figure: Figures) -> bool:
-        above = z_above_floor(figure)
+    def is_worse(row: HeadlineMetric, figure: Figures) -> bool:
+        z = z_above_floor(figure)
         if row.better == "floor":
-            return abs(above) > familywise_threshold(len(known), 2)
-        return (above if row.better == "low" else -above) > familywise_threshold(len(known))
+            return abs(z) > familywise_threshold(len(known), 2)
+        return (z if row.better == "low" else -z) > familywise_threshold(len(known))
 
-    def much(row: HeadlineMetric, figure: Figures) -> bool:
-        if row.name == "told_apart":
-            return bool(figure["value"] > EASILY)
-        low = figure["value"] < NOTABLE * figure["floor"]
-        return low if row.better == "high" else row.name == "spread" and (low or figure["value"] > figure["floor"] / NOTABLE)
+    def is_large(row: HeadlineMetric, figure: Figures) -> bool:
+        if row.name == "two_sample_accuracy":
+            return bool(figure["value"] > DISTINCT)
+        low = bool(figure["value"] < NOTABLE_SHARE * figure["floor"])
+        if row.better == "high":
+            return low
+        return row.name == "diversity" and (low or figure["value"] > figure["floor"] / NOTABLE_SHARE)
 
     by_size: tuple[list[str], list[str]] = [], []
     for r, f in known:
-        if worse(r, f):
-            by_size[not much(r, f)].append(f"{r.title} {f['value']:{r.form}} ({format_score(f, r.form, 'floor')})")
+        if is_worse(r, f):
+            by_size[not is_large(r, f)].append(f"{r.title} {f['value']:{r.form}} ({format_score(f, r.form, 'floor')})")
     return by_size
 
 
 def assess(sections: Sequence[ReportSection]) -> tuple[list[str], list[str]]:
-    """Return the names of the faults and the verdict in words, the worst first."""
+    """Return the names of the faults, and the lines of the verdict, the worst first."""
     found = {s.name: s.figures for s in sections if "not_computable" not in s.figures}
-    flags = {name: words for name, (where, rule) in RULES.items() if where in found and (words := rule(found[where]))}
+    flags = {name: line for name, (where, rule) in RULES.items() if where in found and (line := rule(found[where]))}
     measured = [s for s in sections if s.name in found and any(s.name == where for where, _ in RULES.values())]
     if flags:
         lines = list(flags.values())
     elif {"quality", "points", "passages"} & set(found):
         large, small = differences(found)
-        beside = f"small differences from real data, larger than noise: {', '.join(small)}"
+        beside = f"small but significant differences from real data: {', '.join(small)}"
         if large:
             lines = [f"worse than real data: {', '.join(large)}", *([beside] if small else [])]
         elif small:
-            lines = [f"good: no fault was found; {beside}"]
+            lines = [f"good: no fault found; {beside}"]
         else:
-            lines = ["good: nothing that was measured tells the samples from real data"]
+            lines = ["good: no significant difference between samples and real data"]
     elif measured:
-        lines = ["nothing wrong was found, but too little could be measured to call it good"]
+        lines = ["no fault found, but too few figures could be computed for a verdict"]
     else:
         lines = []
     lines += [s.verdict[0] for s in sections if s.verdict and s.name in found and s not in measured]
-    return list(flags), [*lines, *(f"not measured: {', '.join(titles)}: {why}" for why, titles in missing(sections).items())]
+    left_out = (f"not measured: {', '.join(titles)}: {why}" for why, titles in missing(sections).items())
+    return list(flags), [*lines, *left_out]
 
 
 def missing(sections: Sequence[ReportSection]) -> dict[str, list[str]]:
-    """Return why something could not be measured, each reason once, and what that is."""
+    """Return the titles of the sections without figures, by the reason."""
     found: dict[str, list[str]] = {}
     for s in sections:
         if "not_computable" in s.figures:

@@ -1,1 +1,1 @@
-"""Measures: functions of two sets of samples."""
+"""Metrics: functions of two sets of samples."""

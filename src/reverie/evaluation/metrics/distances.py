@@ -1,4 +1,4 @@
-"""Distances between two sets of features by name: a line of DISTANCES is measured, printed, compared and tested."""
+"""Distances between two sets of features by name; each entry of DISTANCES is measured, printed, compared and tested."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from reverie.base.distances import energy_distance
 
 @dataclass(frozen=True)
 class Distance:
-    """A squared distance of two sets, (N, D) and (M, D), and what it is called; its errors are those of a square.
+    """A squared distance of two sets, (N, D) and (M, D), and its title.
 
-    It is called with at most 1,000 of each, and again for the floor and for sets whose members changed places.
+    It is called with at most 1,000 of each, also for the floor and for permuted sets.
     """
 
     of: Callable[[Tensor, Tensor], float]

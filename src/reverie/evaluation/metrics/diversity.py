@@ -1,4 +1,4 @@
-"""How far data lie apart: what a model that draws the mean, or few things, has less of."""
+"""Diversity of a set: its mean pairwise distance, which blur and mode collapse decrease."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reverie.base.distances import euclidean, row_blocks
 
 
 def mean_distance(x: Tensor) -> tuple[float, float]:
-    """Return the mean distance of two data and its standard error, 2 std_i(mean_j |x_i - x_j|) / sqrt(n).  x: (n, ...)."""
+    """Return the mean pairwise distance and its standard error, 2 std_i(mean_j |x_i - x_j|) / sqrt(n).  x: (n, ...)."""
     flat = x.flatten(1)
     sums = torch.cat([euclidean(flat[rows], flat).sum(1) for rows in row_blocks(len(flat), len(flat))]).double()
     each = sums / (len(flat) - 1)

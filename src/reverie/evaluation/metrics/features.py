@@ -1,4 +1,4 @@
-"""What images are turned into before they are compared: numbers whose distances mean something."""
+"""Feature maps of images, in which distances are measured."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from reverie.data.classifiers import cached_classifier, can_classify, label_clas
 from reverie.nets import efficientnet
 from reverie.nets.lenet import LeNet
 
-MOST_NUMBERS = 256  # of an image, as raw pixels
+MOST_NUMBERS = 256  # of an image as raw pixels
 BATCH = 500
-GENERAL_BATCH = 32  # whose maps stay near the processor: a larger one takes longer for each image
-ACCURATE, SURELY = 0.95, 0.9  # of right answers: what a classifier has that is compared by, and what two errors less leave it
-SIGN_SIDE, SIGN_LEVELS = 64, 0.82  # the largest side of a sign, and the share of its variance that two grey levels explain
-SEEN = 500  # images by which signs are told from photographs
+GENERAL_BATCH = 32  # activations stay in the cache of the CPU; larger batches are slower per image
+# The least accuracy of a classifier that is used for features, and the least after subtracting two standard errors.
+ACCURATE, ACCURATE_BOUND = 0.95, 0.9
+GLYPH_SIDE, GLYPH_LEVELS = 64, 0.82  # the largest side of a glyph, and its least share of variance in two grey levels
+SEEN = 500  # images that are tested for being glyphs
 
 
 @dataclass(frozen=True)
 class Features:
-    """A map from images (B, C, H, W) in [0, 1] to features (B, D), with the facts that belong to each score made by it.
+    """A map from images (B, C, H, W) in [0, 1] to features (B, D), with the facts that a report contains.
 
-    learned: from the training data, whose own features are then unlike those of new data.
+    learned: from the training data, whose features then differ from those of new data.
     """
 
     name: str
@@ -42,15 +43,15 @@ class Features:
     learned: bool = False
 
     @torch.no_grad()
-    def of(self, images: Tensor, tell: OnProgress = silent, what: str = "features") -> Tensor:
+    def of(self, images: Tensor, on_progress: OnProgress = silent, what: str = "features") -> Tensor:
         """Return the features of images in memory, (N, D) float32."""
         parts = []
         for block in self.blocks(images):
             parts.append(block)
-            tell(what, sum(map(len, parts)), len(images))
+            on_progress(what, sum(map(len, parts)), len(images))
         found = torch.cat(parts)
         if not found.isfinite().all():
-            raise UserError(f"the features {self.name} of {what} hold NaN or infinity")
+            raise UserError(f"the features {self.name} of {what} contain NaN or infinity; choose other --features")
         return found
 
     def blocks(self, images: Tensor) -> Iterator[Tensor]:
@@ -58,13 +59,13 @@ class Features:
         return (self.compute(part).flatten(1).float().cpu() for part in images.split(BATCH))
 
 
-def pixels(train: Dataset, held: Dataset, tell: OnProgress, seconds: float = math.inf) -> Features:
-    """The pixels themselves, averaged over squares until there are no more than 256."""
+def pixels(train: Dataset, held: Dataset, on_progress: OnProgress, seconds: float = math.inf) -> Features:
+    """The pixels, averaged over squares down to at most 256 numbers."""
     return of_pixels(train.shape)
 
 
 def of_pixels(shape: tuple[int, ...]) -> Features:
-    """Return the features `pixels` of images of a shape, (C, H, W)."""
+    """Return the features `pixels` for images of a shape (C, H, W)."""
     channels, height, width = shape
     shrink = min(1.0, math.sqrt(MOST_NUMBERS / (channels * height * width)))
     size = (max(1, math.floor(height * shrink)), max(1, math.floor(width * shrink)))
@@ -72,17 +73,17 @@ def of_pixels(shape: tuple[int, ...]) -> Features:
     def compute(x: Tensor) -> Tensor:
         return functional.adaptive_avg_pool2d(x, size) if size != x.shape[-2:] else x
 
-    format_score = f"{size[0]}x{size[1]} pixels" if shrink < 1 else "the pixels as they are"
-    return Features("pixels", compute, {"net": f"none: {format_score}"})
+    size_text = f"{size[0]}x{size[1]} pixels" if shrink < 1 else "unchanged pixels"
+    return Features("pixels", compute, {"net": f"none: {size_text}"})
 
 
-def general(train: Dataset, held: Dataset, tell: OnProgress, seconds: float = math.inf) -> Features:
-    """EfficientNet-Lite0, trained on ImageNet: for whatever is seen by texture, shape and colour."""
+def general(train: Dataset, held: Dataset, on_progress: OnProgress, seconds: float = math.inf) -> Features:
+    """EfficientNet-Lite0 with ImageNet weights: texture, shape and color."""
     return of_general()
 
 
 def of_general() -> Features:
-    """Return the features `general`, which are the same for all images."""
+    """Return the features `general`."""
     net = efficientnet.load_general()
 
     def compute(x: Tensor) -> Tensor:
@@ -92,21 +93,21 @@ def of_general() -> Features:
 
 
 def dataset_classifier(
-    train: Dataset, held: Dataset, tell: OnProgress, *, seconds: float = math.inf, known: bool = False
+    train: Dataset, held: Dataset, on_progress: OnProgress, *, seconds: float = math.inf, cached_only: bool = False
 ) -> tuple[LeNet, dict[str, Any]]:
-    """Return a classifier of the training labels and what is known of it, from the cache if it was trained before.
+    """Return a classifier of the training labels and its facts, from the cache or newly trained.
 
-    seconds: the time limit of its training; one that was cut short is kept apart.  known: only if it is in the cache.
+    seconds: the time limit of its training; a classifier whose training was cut short has its own cache entry.
     """
     if train.labels is None or len(train.label_names) < 2:
-        raise UserError("the data have no labels, so no classifier can be trained on them; take the features pixels")
+        raise UserError("the data have no labels for a classifier; use --features pixels")
     if len(train.labels.unique()) < 2:
-        raise UserError("the data are all of one label, so no classifier can be trained on them; take the features pixels")
+        raise UserError("the data have only one label, too few for a classifier; use --features pixels")
     if not can_classify(train):
-        raise UserError("the classifier needs images of at least 4 x 4; take the features pixels")
-    if known and cached_classifier(train, seconds=seconds) is None:
-        raise UserError("it needs a classifier of the labels, which --quick trains only where the features need it")
-    found = label_classifier(train, held, seconds=seconds, on_progress=tell)
+        raise UserError("the classifier needs images of at least 4 x 4 pixels; use --features pixels")
+    if cached_only and cached_classifier(train, seconds=seconds) is None:
+        raise UserError("it needs a classifier of the labels, which --quick trains only for the features; leave out --quick")
+    found = label_classifier(train, held, seconds=seconds, on_progress=on_progress)
     return found.net, {
         "net": "LeNet-5 trained on the run's own labels, 84 features",
         "trained_on": len(train),
@@ -116,9 +117,9 @@ def dataset_classifier(
     }
 
 
-def by_classifier(train: Dataset, held: Dataset, tell: OnProgress, seconds: float = math.inf) -> Features:
-    """The penultimate features of a LeNet that knows the data's own labels."""
-    net, facts = dataset_classifier(train, held, tell, seconds=seconds)
+def by_classifier(train: Dataset, held: Dataset, on_progress: OnProgress, seconds: float = math.inf) -> Features:
+    """The penultimate features of a LeNet-5 trained on the labels of the data."""
+    net, facts = dataset_classifier(train, held, on_progress, seconds=seconds)
     return Features("classifier", lambda x: net(x)[0], facts, learned=True)
 
 
@@ -129,11 +130,11 @@ FEATURES: dict[str, Callable[[Dataset, Dataset, OnProgress, float], Features]] =
 }
 
 
-def two_levels(images: Tensor) -> float:
-    """Return the share of the pixels' variance that the best two grey levels explain (Otsu 1979): 1 for ink on paper.
+def bilevel_share(images: Tensor) -> float:
+    """Return the share of the pixels' variance that the best two grey levels explain (Otsu 1979): 1 for binary images.
 
-    Pixels spread evenly have 0.75, normal ones 0.64.  Measured over all images: MNIST 0.93, Hoda 0.92, digits of 8 x 8 0.86;
-    in grey, photos 0.74, icons 0.77, emoji 0.78, sprites 0.80.
+    Uniform pixels have 0.75, normal ones 0.64.  Measured: MNIST 0.93, Hoda 0.92, digits of 8 x 8 0.86; in grey, photos 0.74,
+    icons 0.77, emoji 0.78, sprites 0.80.
     """
     level = np.arange(256)
     share = np.bincount(images.mul(255).round().to(torch.uint8).flatten().numpy(), minlength=256) / images.numel()
@@ -146,71 +147,73 @@ def two_levels(images: Tensor) -> float:
     return float(between.max() / variance)
 
 
-def unlike_digits(data: Dataset) -> str | None:
-    """Say why images are no digits or other signs, or nothing if they are: grey, small, ink on a ground, the same in all.
+def why_not_glyphs(data: Dataset) -> str | None:
+    """Return why images are not glyphs such as digits (small, grey, ink on a plain ground), or None if they are.
 
-    A LeNet sees all there is of such images.  In colours, shades and textures it learns only what its labels need, and what is
-    wrong with the rest leaves its features as they are.
+    The features of a LeNet describe glyphs completely.  Of colours, shades and textures they contain only what the labels
+    need, so they miss other faults of the samples.
     """
     if data.shape[0] != 1:
         return "the images are in colour"
-    if max(data.shape[1:]) > SIGN_SIDE:
-        return f"the images are larger than {SIGN_SIDE} pixels"
+    if max(data.shape[1:]) > GLYPH_SIDE:
+        return f"the images are larger than {GLYPH_SIDE} pixels"
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
     x = data.batch(order[:SEEN])[0]
-    inked = min(two_levels(x), float(np.median([two_levels(one) for one in x])))
-    return None if inked >= SIGN_LEVELS else "the images are not ink on a plain ground, as digits are"
+    share = min(bilevel_share(x), float(np.median([bilevel_share(one) for one in x])))
+    return None if share >= GLYPH_LEVELS else "the images are not ink on a plain ground, as digits are"
 
 
-def accurate(share: float, count: int) -> bool:
-    """Tell whether a classifier with this share of right answers to so many questions is good, and not only lucky.
+def is_accurate(accuracy: float, count: int) -> bool:
+    """Return whether an accuracy on `count` test data is high, and significantly so.
 
-    The standard error is taken with one right and one wrong answer more, so that it is never 0.
+    The standard error includes one right and one wrong answer more, so that it is never 0.
     """
-    usual = (share * count + 1) / (count + 2)
-    return share >= ACCURATE and usual - 2 * math.sqrt(usual * (1 - usual) / (count + 2)) >= SURELY
+    usual = (accuracy * count + 1) / (count + 2)
+    return accuracy >= ACCURATE and usual - 2 * math.sqrt(usual * (1 - usual) / (count + 2)) >= ACCURATE_BOUND
 
 
-def suited(train: Dataset, held: Dataset, tell: OnProgress = silent, seconds: float = math.inf) -> tuple[str, str]:
-    """Return the name of the features that suit images, and why: those of their own classifier if it can be trusted."""
-    why = unlike_digits(train)
+def recommended_features(
+    train: Dataset, held: Dataset, on_progress: OnProgress = silent, seconds: float = math.inf
+) -> tuple[str, str]:
+    """Return the name of the features for images, and the reason: an accurate classifier's own, else `general`."""
+    why = why_not_glyphs(train)
     if why is None:
         try:
-            facts = dataset_classifier(train, held, tell, seconds=seconds)[1]
+            facts = dataset_classifier(train, held, on_progress, seconds=seconds)[1]
         except UserError:
-            why = "there are no labels that a classifier could learn"
+            why = "there are no labels for a classifier"
         else:
-            share, count = facts["held_out_accuracy"], facts["held_out_count"]
-            known = f"a classifier of their labels is right about {share:.1%} of {count:,} held-out images"
-            if accurate(share, count):
+            accuracy, count = facts["held_out_accuracy"], facts["held_out_count"]
+            known = f"a classifier of the labels has accuracy {accuracy:.1%} on {count:,} held-out images"
+            if is_accurate(accuracy, count):
                 return "classifier", known
-            why = f"{known}, which is too few to go by" if share >= ACCURATE else f"{known} only"
+            why = f"{known}, too few for certainty" if accuracy >= ACCURATE else f"{known} only"
     if efficientnet.available():
         return "general", why
     warnings.warn(
-        f"{efficientnet.NOT_INSTALLED}; without it images are compared by their pixels, which see little of what people see",
+        f"{efficientnet.NOT_INSTALLED}; without it, images are compared by their pixels, which say little about image quality",
         ReverieWarning, stacklevel=2,
     )  # fmt: skip
     return "pixels", "the general network is not installed"
 
 
 def choose_features(
-    features: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, tell: OnProgress = silent,
+    features: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, on_progress: OnProgress = silent,
     seconds: float = math.inf,
 ) -> Features:  # fmt: skip
-    """Return features by name, "auto", or made of any function from images (B, C, H, W) in [0, 1] to (B, ...).
+    """Return features by name or "auto", or made of a function of images (B, C, H, W) in [0, 1].
 
-    seconds: that a classifier may be trained for, if they need one.
+    seconds: the time limit for training a classifier.
     """
     if isinstance(features, Features):
         return features
     if not isinstance(features, str):
-        if isinstance(features, nn.Module):  # a copy, so that the caller's network stays in the mode it is in
+        if isinstance(features, nn.Module):  # a copy, so that the mode of the caller's network does not change
             features = copy.deepcopy(features).eval()
         name = getattr(features, "__name__", type(features).__name__)
-        return Features(name, features, {"net": f"{name}, given by the caller"})
+        return Features(name, features, {"net": f"{name}, a function of the caller"})
     if features != "auto":
-        return pick(FEATURES, features, "kind of features")(train, held, tell, seconds)
-    name, why = suited(train, held, tell, seconds)
-    found = FEATURES[name](train, held, tell, seconds)
+        return pick(FEATURES, features, "kind of features")(train, held, on_progress, seconds)
+    name, why = recommended_features(train, held, on_progress, seconds)
+    found = FEATURES[name](train, held, on_progress, seconds)
     return replace(found, facts={**found.facts, "chosen_because": why})

@@ -1,4 +1,4 @@
-"""The Fréchet distance between two sets of features, and how sure it is."""
+"""The Fréchet distance between two sets of features, with bootstrap errors."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ def _features(x: Any, name: str) -> Tensor:
     points = tensor(x).double()
     check_points(points, name)
     if points.ndim != 2 or len(points) < 2:
-        raise UserError(f"the Fréchet distance needs at least two rows of features (n, d) in {name}, got {tuple(points.shape)}")
+        raise UserError(f"the Fréchet distance needs at least two features (n, d) in {name}, got {tuple(points.shape)}")
     return points
 
 
 def _moments(x: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Return the mean (D,) of rows that count once, or as the weights say, and F (D, K) with F F^T their covariance."""
+    """Return the weighted mean (D,) and a factor F (D, K) of the covariance F F^T."""
     if weights is None:
         weights = x.new_ones(len(x))
     total = weights.sum()
     mean = weights @ x / total
     factor = ((x - mean) * (weights / (total - 1)).sqrt()[:, None]).T
-    if factor.shape[1] > factor.shape[0]:  # a triangle is smaller
+    if factor.shape[1] > factor.shape[0]:  # a triangular factor is smaller
         triangle, singular = torch.linalg.cholesky_ex(factor @ factor.T)
         factor = torch.linalg.qr(factor.T, mode="r").R.T if singular else triangle
     return mean, factor
 
 
 def _squared(of_x: tuple[Tensor, Tensor], of_y: tuple[Tensor, Tensor]) -> float:
-    """Return |m_x - m_y|² + tr(C_x + C_y) - 2 |F_x^T F_y|_1, the last being the sum of singular values."""
+    """Return |m_x - m_y|² + tr(C_x + C_y) - 2 |F_x^T F_y|_1, with the nuclear norm |.|_1."""
     (mean_x, x), (mean_y, y) = of_x, of_y
     apart = (mean_x - mean_y).square().sum() + x.square().sum() + y.square().sum()
     return max(0.0, float(apart - 2 * torch.linalg.svdvals(x.T @ y).sum()))
@@ -51,18 +51,17 @@ def frechet_distance(x: Any, y: Any) -> float:
 
 
 def frechet_to(y: Any) -> Callable[[Tensor], float]:
-    """Return the distance to y as a function of x, for many x: what is needed of y is computed once."""
+    """Return the distance to y as a function of x, with the moments of y computed once."""
     of_y = _moments(_features(y, "y"))
     return lambda x: _squared(_moments(_features(x, "x")), of_y)
 
 
-def frechet_spread(x: Any, y: Any, resamples: int = 100, seed: int = 0) -> tuple[float, tuple[float, float]]:
-    """Return standard error and the bounds of a 95 % interval around the distance, by resampling both sets.
+def frechet_bootstrap(x: Any, y: Any, resamples: int = 100, seed: int = 0) -> tuple[float, tuple[float, float]]:
+    """Return the bootstrap standard error and 95% interval of the distance, resampling both sets.
 
-    Fewer points make the distance larger on average, and a resample has fewer different ones; so the interval is moved back by
-    what the resamples' mean lies too high.  It tells how much the figure would differ with other samples of the same count; for
-    what it would be with endlessly many, compare with the floor.  Near the floor both are upper estimates, about twice as wide
-    as they should be: there the distance is quadratic in the error of the moments, to which a resample adds its own.
+    The interval is shifted by the bootstrap bias: fewer distinct points increase the distance.  It covers new samples of the
+    same count, not the limit of infinitely many.  Near the floor both are upper estimates, about twice too wide: the distance
+    is quadratic in the errors of the moments, to which a resample adds its own.
     """
     x, y = _features(x, "x"), _features(y, "y")
     random = np.random.default_rng(check_seed(seed))

@@ -1,4 +1,4 @@
-"""Precision, recall, density and coverage: how two sets of features lie in each other's neighbourhoods."""
+"""Precision, recall, density and coverage of two sets of features."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from reverie.base.distances import euclidean, row_blocks
 from reverie.base.errors import UserError
 from reverie.base.validation import check_points, tensor
 
-# Of samples, left out in turn for the standard errors; of as few as 8 groups the errors are rough, and alarms too many.
+# Groups of samples for the jackknife; with fewer than 8 the errors are rough, which causes false alarms.
 FEWEST_GROUPS, GROUPS = 8, 24
 NAMES = ("precision", "recall", "density", "coverage")
 
 
 @dataclass(frozen=True)
 class Manifold:
-    """The four figures and their standard errors, which tell how they would differ with other samples."""
+    """The four figures and their standard errors over new samples."""
 
     values: dict[str, float]
     errors: dict[str, float]
@@ -31,25 +31,25 @@ def _table(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _reach(apart: Tensor, k: int) -> Tensor:
-    """Return how far the k-th neighbour of each is, (N,), of (N, M) distances in which each is its own first neighbour."""
+    """Return the distance to the k-th neighbour, (N,), from (N, M) distances in which each is its own first neighbour."""
     return apart.topk(k + 1, 1, largest=False).values[:, -1]
 
 
 def _figures(across: Tensor, radii: Tensor, own: Tensor, k: int, count: int) -> Tensor:
-    """Return the four figures of all samples, and of those without each of so many groups in turn: (1 + count, 4).
+    """Return the four figures of all samples, and without each of `count` groups in turn: (1 + count, 4).
 
-    across: (M real, N) distances; radii: (M,) of the real; own: (N, N) distances.
+    across: (M real, N) distances; radii: (M,) of the real data; own: (N, N) distances.
     """
     groups = torch.arange(len(own), device=own.device) % max(1, count)
     most = k + 1 + (-(-len(own) // count) if count else 0)
-    near, index = own.topk(min(most, len(own)), 1, largest=False)  # without a group, the k-th neighbour is still among these
+    near, index = own.topk(min(most, len(own)), 1, largest=False)  # contain the k-th neighbour without any one group
     inside = across < radii[:, None]
     among, balls = inside.any(0), inside.sum(0)
     closest = torch.stack([across[:, groups == g].amin(1) for g in range(max(1, count))])
     rows = []
-    for g in range(-1, count):  # -1: none is left out
+    for g in range(-1, count):  # -1: all samples
         kept = groups != g
-        k_th = (kept[index].cumsum(1) > k).byte().argmax(1, keepdim=True)  # the first with k kept ones before it: one is itself
+        k_th = (kept[index].cumsum(1) > k).byte().argmax(1, keepdim=True)  # the point itself comes first
         ours = near.gather(1, k_th)[:, 0].where(kept, -torch.inf)
         covered = closest[torch.arange(len(closest)) != g].amin(0) < radii
         rows.append([
@@ -60,11 +60,11 @@ def _figures(across: Tensor, radii: Tensor, own: Tensor, k: int, count: int) -> 
 
 
 def manifold(samples: Any, real: Any, k: int = 5) -> Manifold:
-    """Compare features of samples (N, D) with those of real data (M, D).
+    """Return precision, recall, density and coverage of samples (N, D) relative to real data (M, D).
 
-    A ball around each point reaches to its k-th neighbour in its own set.  precision: the share of samples in balls of real
-    data; recall: of real data in balls of samples (arXiv:1904.06991); density: in how many balls of real data a sample lies, by
-    k; coverage: the share of real data whose ball holds a sample (arXiv:2002.09797).
+    A ball around each point reaches its k-th neighbour in its own set.  precision: share of samples in balls of real data;
+    recall: share of real data in balls of samples (arXiv:1904.06991); density: mean number of real balls that contain a
+    sample, divided by k; coverage: share of real balls that contain a sample (arXiv:2002.09797).
     """
     samples, real = tensor(samples).float(), tensor(real).float()
     for name, points in (("samples", samples), ("real data", real)):
@@ -81,6 +81,6 @@ def manifold(samples: Any, real: Any, k: int = 5) -> Manifold:
     if count:
         left = torch.stack(without)
         errors = ((count - 1) / count * (left - left.mean(0)).square().sum(0)).sqrt()
-        errors = errors.clamp_min(1 / len(samples))  # what one sample weighs: figures at their limit are not certain
+        errors = errors.clamp_min(1 / len(samples))  # the weight of one sample: no figure is certain
     by_name = [dict(zip(NAMES, map(float, row), strict=True)) for row in (values, errors)]
     return Manifold(by_name[0], by_name[1], k)

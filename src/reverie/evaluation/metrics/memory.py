@@ -1,4 +1,4 @@
-"""Memorisation: whether samples are copies of training data."""
+"""Memorization: whether samples are copies of training data."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torch import Tensor
 
 from reverie.base.distances import nearest
 
-COPY = 0.5  # a copy is this much closer to a training datum than that one is to its own neighbour
-SAME = 1 / 510  # half a step of 8-bit pixels: closer than this is the same image
+COPY = 0.5  # the largest distance of a copy to its training datum, relative to that datum's own nearest neighbour
+SAME = 1 / 510  # half a step of 8-bit pixels: nearer images are identical
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """What lies nearest to some data, (n,) each.
+    """The nearest training data of some data, (n,) each.
 
-    distance: root mean square to the nearest training datum; index: its number; ratio: the distance as a share of that from
-    there to the next training datum.
+    distance: root mean square to the nearest training datum; index: its number; ratio: the distance divided by that datum's
+    distance to its own nearest neighbour.
     """
 
     distance: np.ndarray
@@ -40,26 +40,26 @@ class Neighbours:
 
     @property
     def standard_error(self) -> float:
-        """Of the share, with one copy more and one less, so that it is never 0."""
+        """The standard error of the share, with one copy more and one less, so that it is never 0."""
         n = len(self.ratio)
         share = (self.copies.sum() + 1) / (n + 2)
         return float(np.sqrt(share * (1 - share) / n))
 
     def worst(self, many: int) -> np.ndarray:
-        """Return the numbers of the data that look most like copies, the worst first."""
+        """Return the numbers of the data most like copies, the worst first."""
         return np.lexsort((self.distance, np.minimum(self.ratio, 1e6)))[:many]
 
 
-def left_out(x: Tensor, same: float = SAME) -> Neighbours:
-    """Find for each training datum what `neighbours` would, had it been left out: the floor where few data are held out.
+def leave_one_out(x: Tensor, same: float = SAME) -> Neighbours:
+    """Return `neighbours` of each training datum among the others: the floor where few data are held out.
 
-    x: (n, ...), all at once, so a few hundred; one datum alone has no neighbour, at an infinite distance.
+    x: (n, ...), a few hundred, as all distances are in memory; a single datum has an infinite distance.
     """
     flat = x.flatten(1)
     apart = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist") / flat.shape[1] ** 0.5
     apart.fill_diagonal_(torch.inf)
     distance, index = apart.min(1)
-    others = apart[index].scatter(1, torch.arange(len(x), device=x.device)[:, None], torch.inf)  # without the one left out
+    others = apart[index].scatter(1, torch.arange(len(x), device=x.device)[:, None], torch.inf)  # without the datum itself
     around = others.masked_fill(others <= same, torch.inf).amin(1)
     ratio = torch.where(around.isinf(), torch.inf, distance / around)
     return Neighbours(distance.cpu().numpy(), index.cpu().numpy(), ratio.cpu().numpy(), same)
@@ -68,12 +68,12 @@ def left_out(x: Tensor, same: float = SAME) -> Neighbours:
 def neighbours(
     x: Tensor, blocks: Callable[[], Iterable[Tensor]], take: Callable[[Tensor], Tensor], same: float = SAME
 ) -> Neighbours:
-    """Find the nearest training datum of each x, and how near that one's own neighbour is.
+    """Return the nearest training datum of each x, and the ratio to that datum's own nearest neighbour.
 
-    blocks: begins a pass over the training data; take: training data by number.  Plain data have near neighbours and odd ones
-    far; the ratio judges each by its own surroundings.  Doubles within the training data are not neighbours.
+    blocks: starts a pass over the training data; take: training data by number.  The ratio adapts to the local density of
+    the data.  Duplicates within the training data do not count as neighbours.
     """
     distance, index = nearest(x, blocks())
     around, _ = nearest(take(index.cpu()), blocks(), beyond=same)
-    ratio = torch.where(around.isinf(), torch.inf, distance / around)  # a lone training datum has no surroundings to judge by
+    ratio = torch.where(around.isinf(), torch.inf, distance / around)  # a single training datum has no neighbour
     return Neighbours(distance.cpu().numpy(), index.cpu().numpy(), ratio.cpu().numpy(), same)

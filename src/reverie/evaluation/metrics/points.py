@@ -1,4 +1,4 @@
-"""How well points match where the truth is known: the exact curve for the spiral."""
+"""Exact metrics of points whose true distribution is known: the spiral."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from reverie.data.curve import THETA_MAX, THETA_MIN, closest_on_spiral
 
 
 def score_spiral(points: np.ndarray) -> dict[str, float]:
-    """Return how far points lie from the spiral and how evenly they cover it.  points: (N, 2).
+    """Return the distance of points from the spiral and the evenness of their coverage.  points: (N, 2).
 
     mean_distance: to the closest point of the curve, in data units.
-    coverage_ks: Kolmogorov-Smirnov distance of theta to the uniform law (0.03 is the 95 % point for 2,000 exact draws).
+    coverage_ks: Kolmogorov-Smirnov distance of theta to the uniform law (0.03 is the 95% point of 2,000 exact draws).
     """
     theta, distance = closest_on_spiral(points)
     from scipy.stats import kstest

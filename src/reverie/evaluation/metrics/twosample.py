@@ -1,4 +1,4 @@
-"""The classifier two-sample test: whether samples can be told from data."""
+"""The classifier two-sample test."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ FEWEST = 8  # of each set
 
 @dataclass(frozen=True)
 class TwoSample:
-    """The share of right answers on members it was not trained on, its standard error, and the chance of as many by luck."""
+    """The accuracy on test members, its standard error, and the p-value of at least that accuracy by chance."""
 
     accuracy: float
     standard_error: float
     p_value: float
-    trained: int
-    asked: int
+    train_count: int
+    test_count: int
 
 
 def two_sample(x: Any, y: Any, seed: int = 0) -> TwoSample:
-    """Train a logistic classifier to tell x from y on one half of each and ask it about the other (arXiv:1610.06545).
+    """Train a logistic classifier on half of each set and test it on the other half (arXiv:1610.06545).
 
-    It sees the features and their squares, so it notices what is too narrow or too wide.  Half is guessing.  x: (n, d); y:
-    (m, d), of which as many as of the smaller set are used.
+    Its inputs are the features and their squares, so it detects a wrong variance.  Accuracy 0.5 is chance.  x: (n, d); y:
+    (m, d), both cut to the smaller set.
     """
     from scipy.stats import binomtest
     from sklearn.linear_model import LogisticRegression
@@ -46,10 +46,10 @@ def two_sample(x: Any, y: Any, seed: int = 0) -> TwoSample:
     known = np.tile(np.arange(many) < many // 2, 2)
     scale = rows[known].std(0)
     rows = (rows - rows[known].mean(0)) / np.where(scale > 0, scale, 1.0)
-    rows = np.clip(rows, -20, 20)  # a feature that hardly varied must not outweigh all others
+    rows = np.clip(rows, -20, 20)  # limits features that hardly vary in training
     rows = np.concatenate([rows, rows**2 / 2], 1)
-    judge = LogisticRegression(C=0.1, max_iter=500).fit(rows[known], answers[known])
-    right = int((judge.predict(rows[~known]) == answers[~known]).sum())
+    classifier = LogisticRegression(C=0.1, max_iter=500).fit(rows[known], answers[known])
+    right = int((classifier.predict(rows[~known]) == answers[~known]).sum())
     share = right / many
     error = float(np.sqrt(max(share * (1 - share), 1 / many) / many))
     return TwoSample(share, error, float(binomtest(right, many, alternative="greater").pvalue), many, many)
