@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ from sklearn.cluster import kmeans_plusplus
 from sklearn.mixture import GaussianMixture
 from torch import Tensor
 
+from reverie.base.deadline import Deadline
 from reverie.families.em import em, expectation, initial_components, k_means_plus_plus, maximisation
 from reverie.families.gaussian import GaussianModel
 from reverie.families.mixture import MixtureModel
@@ -89,6 +91,26 @@ def test_starts_are_drawn_as_k_means_plus_plus_draws_them() -> None:
 def test_equal_data_give_no_more_starts_than_differ() -> None:
     places, squares = k_means_plus_plus(normal(3, 2).repeat(20, 1), 5, torch.Generator().manual_seed(0))
     assert places.shape == (3, 2) and squares == 0
+
+
+def test_starts_do_not_depend_on_the_blocks_in_which_distances_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = normal(40, 5)
+    found = []
+    for size in (7, 64, 2**16):
+        monkeypatch.setattr("reverie.families.em.START_TILE", size)
+        found.append(k_means_plus_plus(x, 9, torch.Generator().manual_seed(0)))
+    assert all(torch.equal(places, found[0][0]) and squares == found[0][1] for places, squares in found)
+    distances = (x[:, None] - found[0][0]).square().sum(2).min(1).values
+    assert found[0][1] == pytest.approx(float(distances.mean()))
+
+
+def test_starts_that_a_deadline_leaves_are_sampled_uniformly() -> None:
+    x, seconds = normal(40, 2).repeat(3, 1), itertools.count()
+    deadline = Deadline(5.0, clock=lambda: float(next(seconds)))
+    places, _ = k_means_plus_plus(x, 30, torch.Generator().manual_seed(0), deadline)
+    assert places.shape == (30, 2) and next(seconds) <= 8
+    assert bool((places[:, None] == x).all(2).any(1).all())
+    assert len(places[:5].unique(dim=0)) == 5 and not bool((places[5:, None] == places[:5]).all(2).any())
 
 
 @pytest.mark.parametrize("components", [1, 2, 5])

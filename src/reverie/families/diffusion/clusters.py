@@ -58,7 +58,7 @@ def k_means(x: Tensor, count: int, seed: int = 0, deadline: Deadline | None = No
     than `count` data differ, the last centre stands for those that are missing.  deadline: after which there is no other round.
     """
     x, deadline = x.double(), deadline or Deadline()
-    centres = k_means_plus_plus(x, count, torch.Generator().manual_seed(seed))[0]
+    centres = k_means_plus_plus(x, count, torch.Generator().manual_seed(seed), deadline)[0]
     for _ in range(ROUNDS):
         of = nearest(x, [centres])[1]
         sums = torch.zeros_like(centres).index_add_(0, of, x)
