@@ -23,6 +23,7 @@ from reverie.runs.config import build_model
 from reverie.runs.run import Run
 from reverie.training.checks import NOISY
 from reverie.training.linear import FirstMap, first_map, linear_filter, power
+from reverie.training.summary import NOISE, SHORT
 from reverie.training.trainer import Training
 
 RANDOM = torch.Generator().manual_seed(0)
@@ -95,7 +96,7 @@ def colours(tmp_path: Path) -> str:
 
 
 def trained(data: str, out: Path, network: str, monkeypatch: pytest.MonkeyPatch) -> Training:
-    monkeypatch.setattr("reverie.families.diffusion.family.check_width", lambda network: None)  # runs begun before go on
+    monkeypatch.setattr("reverie.families.diffusion.family.check_width", lambda network: None)  # as for older runs
     monkeypatch.setattr("reverie.training.loop.CHECK_SHARE", 1.0)  # all checks and previews, however busy the machine is
     monkeypatch.setattr("reverie.training.doctor.PREVIEW_SHARE", 1.0)
     training = api.prepare(data, out, steps=250, batch=32, network=network, augment="none")
@@ -104,20 +105,18 @@ def trained(data: str, out: Path, network: str, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.slow
-def test_a_network_too_narrow_for_its_input_is_never_called_healthy(
-    colours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_network_too_narrow_for_its_input_is_found(colours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     verdict = api.verdict(trained(colours, tmp_path / "run", "unet:stem=4", monkeypatch).run)
     assert [finding.check for finding in verdict.findings] == ["noisy_previews"], verdict
     found = verdict.findings[0]
-    assert "32 channels for the 48 numbers" in found.cause and "33% of the noise cannot pass" in found.cause
-    assert verdict.lines[0].startswith("1 found wrong: the previews are noise") and "--network unet:stem=2" in verdict.lines[2]
-    assert "the previews are noise" in verdict.lines[1]
-    assert verdict.commands["mend"].endswith("--batch 32 --network unet:stem=2 --augment none")
+    assert all(number in found.cause for number in ("48 values", "32 channels", "33%"))
+    assert verdict.lines[0].startswith("1 ") and NOISE in verdict.lines[0] and "--network unet:stem=2" in verdict.lines[2]
+    assert NOISE in verdict.lines[1]
+    assert verdict.commands["retrain"].endswith("--batch 32 --network unet:stem=2 --augment none")
 
 
-@pytest.mark.slow  # that healthy runs are not suspected is shown by shorter ones too: tests/training/test_checks.py
-def test_the_same_network_wide_enough_is_not_suspected_of_noise(
+@pytest.mark.slow  # shorter runs without findings: tests/training/test_checks.py
+def test_the_same_network_wide_enough_has_no_noise_finding(
     colours: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     verdict = api.verdict(trained(colours, tmp_path / "run", "unet:stem=2", monkeypatch).run)
@@ -125,14 +124,14 @@ def test_the_same_network_wide_enough_is_not_suspected_of_noise(
     assert "noise" not in verdict.lines[0] and "are noise" not in verdict.lines[1]
 
 
-def test_a_sheet_of_noise_from_a_short_run_is_too_short_to_judge(tmp_path: Path) -> None:
+def test_a_short_run_with_noisy_previews_is_too_short_to_assess(tmp_path: Path) -> None:
     run = reverie.train("digits8", tmp_path / "run", steps=2, batch=8)
     verdict = api.verdict(run)
-    assert verdict.findings == () and verdict.lines[0] == "too short to judge: after 2 steps the previews are still noise"
-    assert verdict.lines[2] == "next: train longer; this was too short to judge" and "mend" not in verdict.commands
+    assert verdict.findings == () and verdict.lines[0].startswith(SHORT) and "2 steps" in verdict.lines[0]
+    assert SHORT in verdict.lines[2] and "retrain" not in verdict.commands
 
 
 @pytest.mark.slow
-def test_a_network_that_predicts_the_clean_data_is_judged_as_well(tmp_path: Path) -> None:
+def test_a_network_that_predicts_the_clean_data_has_no_noise_finding(tmp_path: Path) -> None:
     run = reverie.train("digits8", tmp_path / "run", steps=150, batch=16, network="unet:widths=[8]", target="x0")
     assert "noisy_previews" not in {finding.check for finding in api.verdict(run).findings}

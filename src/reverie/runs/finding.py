@@ -1,4 +1,4 @@
-"""What the doctor finds, as metrics.jsonl keeps it."""
+"""Findings of the doctor, as metrics.jsonl stores them."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from reverie.base.config_section import OptionName
+from reverie.base.deprecations import current_options
 
-RESCUE = "rescue"  # what a finding is called that tells of a rollback
+RESCUE = "rescue"  # the check of a finding that reports a rollback
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What is wrong, since which step, why probably (nothing where that is plain), and what to do.
+    """A problem (what), the step since when, its probable cause (may be empty), and advice.
 
-    change: the settings that the advice changes, as options of `reverie train`, None for one to be left out; "length" is
-    a multiple of the present one.
+    change: options of `reverie train` that the advice changes, None for one to omit; "length" is relative to the present one.
     """
 
     check: str
@@ -42,7 +42,7 @@ Sentence = Annotated[str, Field(max_length=2000)]
 
 
 class FindingTable(BaseModel):
-    """A finding as it stands in a row; see `Finding`."""
+    """The schema of a finding in a row; see `Finding`."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -57,18 +57,19 @@ class FindingTable(BaseModel):
     @classmethod
     def _length_is_a_share(cls, change: dict[str, str | None]) -> dict[str, str | None]:
         if (length := change.get("length")) is not None and not 0 < float(length) < math.inf:
-            raise ValueError("the length is a multiple of the present one, above 0")
+            raise ValueError("the length is relative to the present one and must be above 0")
         return change
 
 
 class FindingRow(BaseModel):
-    """A row of metrics.jsonl that holds a finding."""
+    """A row of metrics.jsonl with a finding."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     i: int = Field(ge=0, lt=2**63)
     finding: FindingTable
 
-    def told(self) -> Finding:
-        """Return the finding."""
-        return Finding(**self.finding.model_dump())
+    def to_finding(self) -> Finding:
+        """Return the finding, with the present names of options."""
+        table = self.finding.model_dump()
+        return Finding(**{**table, "change": current_options(table["change"])})

@@ -119,7 +119,7 @@ def read_findings(folder: Path) -> list[Finding]:
             still = row.get("active", ())
             found = {name: finding for name, finding in found.items() if name in still or finding.check == RESCUE}
         if "finding" in row:
-            finding = FindingRow.model_validate(row).told()
+            finding = FindingRow.model_validate(row).to_finding()
             found[f"{RESCUE} {len(found)}" if finding.check == RESCUE else finding.check] = finding
     return list(found.values())
 

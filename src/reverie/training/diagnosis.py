@@ -1,4 +1,4 @@
-"""What the doctor looks at, and what is found."""
+"""The input of the doctor's checks, and the held-out improvement that they share."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 
-ENOUGH = 30  # steps below which nothing can be said of how a network learns: its last layers move before its first
-FEW = 10  # training data below which there is nothing to learn but to copy them
-EXTENDED = 0.8  # of all steps, at most, that the run before an extension had, for what the extension gave to be told
-SETTLED = 0.25  # the share of a run after which previews should show something
+ENOUGH = 30  # steps from which learning can be assessed: the last layers change before the first
+FEW = 10  # training data from which a model can generalize
+EXTENDED = 0.8  # share of the steps that a run had before its extension, up to which the extension can be assessed
+SETTLED = 0.25  # share of a run from which previews can be assessed
 
 
 @dataclass(frozen=True)
 class NetworkSizes:
-    """Other networks of the same design as --network takes them: the next smaller and larger, and one that folds less."""
+    """Networks of the same design, as values of --network: smaller, larger, and with a smaller stem (less pixel folding)."""
 
     smaller: str | None = None
     larger: str | None = None
@@ -38,9 +38,9 @@ class NetworkSizes:
 
 @dataclass(frozen=True)
 class NetworkInfo:
-    """What is known of a diffusion model's network without training it.
+    """Properties of a diffusion model's network that need no training.
 
-    linear: what the best linear filter loses on the data; entry: the first map of the network; others: finds those like it.
+    linear: the loss of the best linear filter on the data; entry: the network's first layer; others: finds similar networks.
     """
 
     schedule: Schedule | None = None
@@ -50,17 +50,17 @@ class NetworkInfo:
 
     @cached_property
     def sizes(self) -> NetworkSizes:
-        """Other networks like it, which are built to be counted only when something is wrong."""
+        """Similar networks; computed when first needed, as their parameters are counted."""
         return self.others()
 
 
 @dataclass
 class Diagnosis:
-    """What the checks look at.
+    """The state of a training that the checks examine.
 
-    rows: the reports so far; preview, truth: the newest preview, and the data seen in the same way; previewed: the step of
-    that preview, the newest one if nothing is said; count: of training data;
-    requested: the settings that a person chose.
+    rows: the reports so far; movement: relative change of each parameter; preview, truth: statistics of the newest preview and
+    of the data; previewed: the step of that preview, the newest step if None; count: of training data; requested: the options
+    given by the user.
     """
 
     rows: Sequence[Row]
@@ -82,31 +82,31 @@ class Diagnosis:
 
     @property
     def unit(self) -> str | None:
-        """The unit of the held-out figure, None where it is a loss."""
+        """The unit of the held-out metric; None for a loss."""
         unit: str | None = self.now.get("unit")
         return unit
 
     def checked(self) -> list[Row]:
-        """Return the reports that hold a check on held-out data."""
+        """Return the reports with a check on held-out data."""
         return [row for row in self.rows if "held_out" in row]
 
-    def share(self, row: Row) -> float:
-        """Return how far in the run a report was; its own fraction may be that of a shorter run, before an extension."""
+    def fraction_at(self, row: Row) -> float:
+        """Return the fraction of the run at a report, whose own fraction may be that of the run before an extension."""
         return float(self.now["fraction"] * row["i"] / max(1, self.now["i"]))
 
-    def shows(self) -> bool:
-        """Tell whether there is a preview, taken when the run was old enough for it to show something."""
+    def has_preview(self) -> bool:
+        """Return whether there is a preview from after the fraction SETTLED of the run."""
         at = self.now["i"] if self.previewed is None else self.previewed
-        return self.preview is not None and self.truth is not None and self.share({"i": at}) >= SETTLED
+        return self.preview is not None and self.truth is not None and self.fraction_at({"i": at}) >= SETTLED
 
 
 Check = Callable[[Diagnosis], Finding | None]
 
 
 def gain(before: float, after: float, unit: str | None) -> float:
-    """Return by how much a figure fell: as a share of what it was, or in its unit, because a cost may be negative.
+    """Return the improvement of a metric: relative for a loss, in its unit for a likelihood, which may be negative.
 
-    A distance of samples and data that is right on average is as often below 0 as above once they are alike: of that, nothing.
+    An unbiased distance that is not positive counts as 0: it fluctuates around 0 when both sets have the same distribution.
     """
     if unit:
         return before - after
@@ -114,18 +114,17 @@ def gain(before: float, after: float, unit: str | None) -> float:
 
 
 def metric_name(unit: str | None) -> str:
-    """Say what the held-out figure is."""
+    """Return the name of the held-out metric."""
     if unit in EXACT:
-        return "held-out cost"
-    return "held-out bound" if unit else "held-out loss"
+        return "held-out NLL"
+    return "held-out NLL bound" if unit else "held-out loss"
 
 
 def held_out_decrease(rows: Sequence[Row]) -> tuple[int, float] | None:
-    """Return since which step the held-out figure is compared, and by what it fell, see `gain`.
+    """Return the reference step and the improvement of the held-out metric since then, see `gain`.
 
-    rows: reports with a check.  Compared is the end of the run before it was extended, whose learning rate had fallen like
-    that of the end now, or else the middle of the steps; not fractions, which an extension changes.  None where all checks
-    before were of a network that was hardly trained.
+    rows: reports with a check.  The reference is the end of the run before its extension, where the learning rate had decayed
+    as well, or else the middle of the steps.  None if no earlier check is of a network trained for a tenth of the steps.
     """
     last = rows[-1]["i"]
     trained = [row for row in rows[:-1] if row["i"] >= max(2, last / 10)]

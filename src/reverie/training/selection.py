@@ -96,7 +96,7 @@ def samples_for(run: Run, held_out: Dataset, seen: int) -> int:
     if not able or run.kind != "images" or len(held_out) < 2 or not efficientnet.available():
         return 0
     side = min(max(efficientnet.MIN_SIDE, *run.config.data.shape[1:]), efficientnet.MAX_SIDE)
-    features = FEATURES * (side / 96) ** 2 / run.diffusion.operations()  # of an image, in evaluations
+    features = FEATURES * (side / 96) ** 2 / max(1, run.diffusion.operations())  # of an image, in evaluations
     guided = _can_guide(run)
     mean = sum(steps for _, steps, _ in CANDIDATES) / len(CANDIDATES)
     scales = [

@@ -1,4 +1,4 @@
-"""What a run could do otherwise: other sizes of its network, and the command that trains it anew with something changed."""
+"""Suggestions for a run: networks of other sizes, and the command that trains it again with changed options."""
 
 from __future__ import annotations
 
@@ -24,39 +24,41 @@ from reverie.runs.run import Run
 from reverie.training.codec_training import total_length
 from reverie.training.diagnosis import NetworkSizes
 
-GROWS = {"mlp": "hidden", "rbf": "hidden", "transformer": "dim"}  # what makes a network larger where there is no preset
-APART = 1.5  # in parameters, from which a network is another size
+WIDTHS = {"mlp": "hidden", "rbf": "hidden", "transformer": "dim"}  # the option that scales a network without presets
+APART = 1.5  # ratio of parameters from which networks differ in size
 
 
 def format_number(number: float) -> str:
-    """Write a number with three digits that count, so that it can be typed again: 10.0087 is 10."""
+    """Format a number with three significant digits: 10.0087 becomes 10."""
     return f"{float(f'{number:.3g}'):.10g}"
 
 
-def _own(network: Spec) -> str:
-    """Write a network of a run with its stem, which is planned if not given, and what is neither usual nor told by the data."""
-    usual = complete(NETWORKS, {"name": network["name"]}, "network")
+def _format_network(network: Spec) -> str:
+    """Format the network of a run: its stem and the options that are neither defaults nor set by the data."""
+    defaults = complete(NETWORKS, {"name": network["name"]}, "network")
     plain = {key: tuple(v) if isinstance(v, list) else v for key, v in network.items()}
-    return format_spec({k: v for k, v in plain.items() if k in ("name", "stem") or (k not in DATA_OPTIONS and v != usual[k])})
+    return format_spec(
+        {k: v for k, v in plain.items() if k in ("name", "stem") or (k not in DATA_OPTIONS and v != defaults[k])}
+    )
 
 
 def _parameters(network: Spec) -> int:
-    """Return how many parameters a network has."""
+    """Return the number of parameters of a network."""
     with torch.device("meta"):
         return sum(p.numel() for p in build(NETWORKS, network, "network").parameters())
 
 
 def _design(network: Spec) -> dict[str, Any]:
-    """Return what makes a network more than larger or smaller: the options that are no numbers."""
+    """Return the options that are not numbers, which define the design of a network apart from its size."""
     return {key: value for key, value in network.items() if isinstance(value, str | bool)}
 
 
 def _counts(network: Spec) -> Iterator[tuple[int, str]]:
-    """Yield the parameters and names of networks of the same design for the same data, those that can be."""
+    """Yield the number of parameters and the name of each valid network of the same design for the same data."""
     shape = tuple(network[key] for key in ("channels", "height", "width") if key in network)
     others = [name for name, preset in PRESETS.items() if preset["name"] == network["name"]]
-    if grows := GROWS.get(network["name"]):
-        others += [format_spec({"name": network["name"], grows: size}) for size in (network[grows] // 2, network[grows] * 2)]
+    if width := WIDTHS.get(network["name"]):
+        others += [format_spec({"name": network["name"], width: size}) for size in (network[width] // 2, network[width] * 2)]
     for name in others:
         with suppress(UserError):
             full = {**network_for(shape, network.get("labels", 0), name), "cond_dim": network.get("cond_dim", 0)}
@@ -65,47 +67,47 @@ def _counts(network: Spec) -> Iterator[tuple[int, str]]:
 
 
 def sizes(network: Spec) -> NetworkSizes:
-    """Return the next smaller and larger network of the same design, and one that folds fewer pixels."""
-    network = complete(NETWORKS, network, "network")  # runs are kept without options that came later
+    """Return the next smaller and larger network of the same design, and one with a smaller stem."""
+    network = complete(NETWORKS, network, "network")  # older runs lack newer options
     mine, counts = _parameters(network), list(_counts(network))
     smaller = max((pair for pair in counts if pair[0] * APART < mine), default=(0, None))[1]
     larger = min((pair for pair in counts if pair[0] > APART * mine), default=(0, None))[1]
     stem, unfolded = network.get("stem", 1), None
     for k in range(1, stem):
         if stem % k == 0 and network["channels"] * k**2 <= network["widths"][0]:
-            unfolded = _own({**network, "stem": k})
+            unfolded = _format_network({**network, "stem": k})
     return NetworkSizes(smaller, larger, unfolded)
 
 
 def _settings(config: Config) -> dict[str, Any]:
-    """Return the settings of a run as words, by the names of the options."""
+    """Return the settings of a run by the names of the options."""
     family = config.family
     now = {**config.training.model_dump(), **config.data.reading, **dict(family)}
     if isinstance(family, DiffusionSettings):
-        now |= {"schedule": format_spec(family.schedule), "network": _own(family.network)}
+        now |= {"schedule": format_spec(family.schedule), "network": _format_network(family.network)}
     return now
 
 
-def _asked(config: Config) -> dict[str, Any]:
-    """Return what was asked for, by the names of the options; what is no option, another family's own, goes with its name."""
-    family, asked = config.model_family, dict(config.requested)
+def _requested(config: Config) -> dict[str, Any]:
+    """Return the options given by the user; those of a family other than diffusion become part of --family."""
+    family, requested = config.model_family, dict(config.requested)
     if isinstance(config.family, DiffusionSettings):
-        return asked
-    own = {key: asked.pop(key) for key in family.option_names if key in asked}
-    return {"family": format_spec({"name": family.name, **own}), **asked}
+        return requested
+    own = {key: requested.pop(key) for key in family.option_names if key in requested}
+    return {"family": format_spec({"name": family.name, **own}), **requested}
 
 
 def rerun_settings(path: str | Path) -> dict[str, Any]:
-    """Return the settings that begin the training of a run again, by the names of the options of `reverie train`."""
+    """Return the options of `reverie train` that repeat the training of a run."""
     config = read_config(Path(path))
     minutes, steps = total_length(config)
     length = {"minutes": minutes} if minutes else {"steps": steps}
     source = {} if config.data.source == MEMORY_SOURCE else {"data": config.data.source or config.data.name}
-    return {**source, **length, **config.data.reading, **_asked(config)}
+    return {**source, **length, **config.data.reading, **_requested(config)}
 
 
 def retrain_command(run: Run, findings: Sequence[Finding]) -> str | None:
-    """Return the command that trains anew, beside this run, with what the findings advise; None if that changes nothing."""
+    """Return the command that trains a new run with the changes that the findings advise; None if they change nothing."""
     config, change = run.config, dict[str, str | None]()
     for finding in findings:
         change = {**finding.change, **change}
@@ -117,13 +119,13 @@ def retrain_command(run: Run, findings: Sequence[Finding]) -> str | None:
         return None
     share, (minutes, steps) = float(change.pop("length", None) or 1), total_length(config)
     length = f"--minutes {format_number(minutes * share)}" if minutes else f"--steps {max(1, round((steps or 1) * share))}"
-    kept = {**config.data.reading, **_asked(config), **change}
+    kept = {**config.data.reading, **_requested(config), **change}
     options = "".join(
         f" --{'no-' * (value is False)}{key.replace('_', '-')}"
         + ("" if isinstance(value, bool) else f" {shlex.quote(str(value))}")
         for key, value in kept.items() if value is not None
     )  # fmt: skip
     if config.data.source == MEMORY_SOURCE:
-        return None  # the command line has no way to name the data
-    source, out = shlex.quote(config.data.source), shlex.quote(f"{run.path}-mended")
+        return None  # the command line cannot refer to data in memory
+    source, out = shlex.quote(config.data.source), shlex.quote(f"{run.path}-retrained")
     return f"reverie train {source} --out {out} {length}{options}"
