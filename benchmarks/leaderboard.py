@@ -1,8 +1,8 @@
-"""The page docs/leaderboard.md, made by `reverie compare`: families side by side on data of each kind.
+"""Write docs/leaderboard.md by `reverie compare`: families side by side on data of each kind.
 
     python -m benchmarks.leaderboard [--minutes 2] [--runs FOLDER] [--quick] [spiral digits8]
 
-A second call goes on where the first was stopped.
+A second call resumes the first.
 """
 
 from __future__ import annotations
@@ -26,22 +26,24 @@ FAMILIES = {
     "binarized-mnist": "vae,hvae,fvsbn,nade,diffusion",
     "hoda": "gaussian,pca,vae,nade,flow,sinkhorn,diffusion",
 }
-SHOWN = ("kid", "frechet", "sliced_wasserstein", "sinkhorn", "precision", "recall", "coverage", "diversity", "copies")
+SHOWN = ("kid", "sliced_wasserstein", "precision", "recall", "coverage")
 
 
 def table(found: Comparison) -> list[str]:
-    """Return the figures of a comparison as a table of Markdown, a family in each row."""
+    """Return the figures of a comparison as a Markdown table, a family in each row."""
     rows = [row for row in found.rows() if row.key in SHOWN]
     costs = {name: [] for name in found.names}  # type: dict[str, list[str]]
-    for told in likelihoods(found):
-        costs[str(told["run"])].append(f"{format_score(told, '.3f')} {told.get('unit', '')} ({told['kind'].split(',')[0]})")
+    for figure in likelihoods(found):
+        costs[str(figure["run"])].append(
+            f"{format_score(figure, '.3f')} {figure.get('unit', '')} ({figure['kind'].split(',')[0]})"
+        )
     head = [
         "family",
         *(HEADLINE_METRICS[row.key].title for row in rows),
-        "cost of held-out data",
-        "numbers",
-        "trained",
-        "a sample",
+        "NLL of held-out data",
+        "parameters",
+        "training",
+        "ms a sample",
     ]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for k, (competitor, evaluation) in enumerate(zip(found.competitors, found.evaluations, strict=True)):
@@ -55,39 +57,46 @@ def table(found: Comparison) -> list[str]:
         each = float(evaluation.facts["processor_milliseconds_per_sample"])
         steps = f"{competitor.costs['steps']:,} steps, " if "step_bytes" in competitor.costs else ""
         cells += ["; ".join(costs[competitor.name]), f"{competitor.costs['parameters']:,}",
-                  f"{steps}{competitor.costs['seconds']:.0f} s", f"{each:.2g} ms"]  # fmt: skip
+                  f"{steps}{competitor.costs['seconds']:.0f} s", f"{each:.2g}"]  # fmt: skip
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
 def main() -> None:
-    """Compare what is asked for and write the page."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    asked.add_argument("data", nargs="*", default=["spiral", "digits8"])
-    asked.add_argument("--minutes", type=float, default=2.0)
-    asked.add_argument("--runs", type=Path, default=Path("runs/leaderboard"))
-    asked.add_argument("-n", type=int, default=None)
-    asked.add_argument("--quick", action="store_true")
-    given = asked.parse_args()
+    """Compare families on the requested data and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("data", nargs="*", default=["spiral", "digits8"])
+    parser.add_argument("--minutes", type=float, default=2.0)
+    parser.add_argument("--runs", type=Path, default=Path("runs/leaderboard"))
+    parser.add_argument("-n", type=int, default=None)
+    parser.add_argument("--quick", action="store_true")
+    options = parser.parse_args()
     torch.set_num_threads(1)
     lines = [
         "# Leaderboard",
         "",
-        f"Made by `python -m benchmarks.leaderboard {' '.join(given.data)} --minutes {given.minutes:g}"
-        f"{' --quick' if given.quick else ''}{f' -n {given.n}' if given.n else ''}`, which calls `reverie compare`: each family"
-        f" has {60 * given.minutes:g} seconds of one thread of the processor, and keeps the weights that are best on held-out"
-        " data. Times this short rank what learns quickly, not what is best in the end.",
-        "Bold is the best of a column, ~ is as good within noise. Costs of different kinds (exact, dequantised, a bound, by the"
-        " flow of a diffusion) are not ranked with each other. Bits/dim are those of the bytes of an image: a family that takes"
-        " 256 levels for granted (gaussian, pca, diffusion for pictures) pays for those that digits8, with 17, never has.",
+        "Which family of models gives the best samples and likelihoods in the same short time?"
+        f" `python -m benchmarks.leaderboard {' '.join(options.data)} --minutes {options.minutes:g}"
+        f"{' --quick' if options.quick else ''}{f' -n {options.n}' if options.n else ''}` calls `reverie compare`: each family"
+        f" is trained for {60 * options.minutes:g} seconds of one thread and keeps the weights with the best held-out loss. This"
+        " ranks which family learns quickly, not which is best in the end.",
+        "**Bold** is the best of a column, ~ equal within noise. NLLs of different types (exact, dequantised, bound, by the"
+        " probability flow) are not ranked with each other. Bits/dim refer to the bytes of an image: families that assume 256"
+        " levels (`gaussian`, `pca`, `diffusion` trained for samples) have larger ones on digits8 with its 17 levels.",
         "",
         machine(),
     ]
-    for data in given.data:
+    for data in options.data:
         found = api.compare_families(
-            data, FAMILIES[data], runs=given.runs / data, minutes=given.minutes, n=given.n, quick=given.quick, progress=True
+            data,
+            FAMILIES[data],
+            runs=options.runs / data,
+            minutes=options.minutes,
+            n=options.n,
+            quick=options.quick,
+            progress=True,
         )
-        found.save(given.runs / f"{data}.html")
+        found.save(options.runs / f"{data}.html")
         lines += [
             "",
             f"## {data}",
@@ -98,13 +107,13 @@ def main() -> None:
             found.significance.capitalize() + ".",
         ]
         lines += [f"\n{name} failed: {why}." for name, why in found.failures.items()]
-    others = [name for name in FAMILIES if name not in given.data]
+    others = [name for name in FAMILIES if name not in options.data]
     if others:
         lines += [
             "",
             "## Others",
             "",
-            "Not measured here; with the data at hand (`REVERIE_DATA`), these commands do it:",
+            "Not measured; with the data in `REVERIE_DATA`:",
             "",
         ]
         calls = [f"reverie compare {name} --families {FAMILIES[name]} --minutes 10 --out {name}.html" for name in others]
