@@ -1,4 +1,4 @@
-"""What another program costs a training: steps of the default image network, quiet and beside a process that spins."""
+"""Training on a busy machine: steps of the default image network, alone and beside a process that spins."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import statistics
 import subprocess
 import sys
 
-STEPS, LONGEST = 100, 20.0  # steps timed in a process, and the seconds after which fewer must do
+STEPS, LONGEST = 100, 20.0  # steps timed in a process, and the time limit in seconds
 ROUNDS = 3
-BLOCKS, OF = 15, 20  # of the quiet comparison, in one process: blocks of each way in turn, and steps in a block
+BLOCKS, OF = 15, 20  # of the comparison on a quiet machine: blocks of each mode, and steps in a block
 
-# A fresh process each, because how threads wait is settled when torch is loaded.
+# One process each, because the waiting mode of threads is fixed when torch is loaded.
 CHILD = """
 import time
 import torch
@@ -39,14 +39,14 @@ def seconds(steps, adapts):
         step()
         done += 1
         if adapts:
-            mind()
+            check()
     return (time.perf_counter() - begun) / done
 
-with few_threads_when_busy() as mind:
+with few_threads_when_busy() as check:
     seconds(5, False)
     print(*({what}))
 """
-SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    pass"  # it ends when this process does
+SPIN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    pass"  # ends with this process
 ADAPTS, SPINS, SLEEPS = (
     "one thread when busy (reverie)",
     "threads spin (torch alone)",
@@ -54,45 +54,45 @@ ADAPTS, SPINS, SLEEPS = (
 )
 
 
-def child(way: str, what: str) -> list[float]:
-    """Return what a process of its own measured."""
+def child(mode: str, what: str) -> list[float]:
+    """Return the measurements of a child process."""
     code = CHILD.format(threads=os.cpu_count() or 1, longest=LONGEST, what=what)
     plain = {k: v for k, v in os.environ.items() if not k.startswith(("OMP_", "GOMP_", "KMP_", "MKL_"))}
-    policy = {"OMP_WAIT_POLICY": "PASSIVE"} if way == SLEEPS else {}
+    policy = {"OMP_WAIT_POLICY": "PASSIVE"} if mode == SLEEPS else {}
     done = subprocess.run([sys.executable, "-c", code], env={**plain, **policy}, capture_output=True, text=True, check=True)
     return [float(number) for number in done.stdout.split()]
 
 
 def quiet_cost() -> tuple[float, float]:
-    """Return what adapting costs a quiet machine, as a share, and the error of that: blocks of both ways in turn."""
+    """Return the relative cost of adapting on a quiet machine, with its error: blocks of both modes in turn."""
     found = child(ADAPTS, f"seconds({OF}, k % 2 == 1) for k in range({2 * BLOCKS})")
     ratios = [with_it / without for without, with_it in zip(found[::2], found[1::2], strict=True)]
     return statistics.median(ratios) - 1, 1.25 * statistics.stdev(ratios) / BLOCKS**0.5  # the error of a median of normals
 
 
 def busy() -> list[str]:
-    """Compare the ways on a quiet machine and beside one process that spins, in turn."""
-    ways = (ADAPTS, SPINS, SLEEPS)
-    times: dict[tuple[str, bool], list[float]] = {(way, taken): [] for way in ways for taken in (False, True)}
+    """Compare the modes on a quiet machine and beside one spinning process, in turn."""
+    modes = (ADAPTS, SPINS, SLEEPS)
+    times: dict[tuple[str, bool], list[float]] = {(mode, taken): [] for mode in modes for taken in (False, True)}
     for _ in range(ROUNDS):
         for taken in (False, True):
             other = subprocess.Popen([sys.executable, "-c", SPIN]) if taken else None
             try:
-                for way in ways:
-                    times[way, taken] += child(way, f"[seconds({STEPS}, {way == ADAPTS})]")
+                for mode in modes:
+                    times[mode, taken] += child(mode, f"[seconds({STEPS}, {mode == ADAPTS})]")
             finally:
                 if other is not None:
                     other.kill()
                     other.wait()
     middle = {key: statistics.median(found) for key, found in times.items()}
     lines = ["| threads | quiet, ms a step | one core taken, ms a step | ratio |", "|---|---|---|---|"]
-    for way in ways:
-        quiet, beside = 1e3 * middle[way, False], 1e3 * middle[way, True]
-        lines.append(f"| {way} | {quiet:.1f} | {beside:.1f} | {beside / quiet:.2f} |")
+    for mode in modes:
+        quiet, beside = 1e3 * middle[mode, False], 1e3 * middle[mode, True]
+        lines.append(f"| {mode} | {quiet:.1f} | {beside:.1f} | {beside / quiet:.2f} |")
     cost, error = quiet_cost()
     text = [
         f"unet-tiny, batch 64, {os.cpu_count()} threads, medians of {ROUNDS} processes in turn, {STEPS} steps or {LONGEST:g} s"
-        f" each: with one core taken it is {middle[SPINS, True] / middle[ADAPTS, True]:.1f} times as fast to adapt as to spin.",
+        f" each: with one core taken, adapting is {middle[SPINS, True] / middle[ADAPTS, True]:.1f} times as fast as spinning.",
         f"On a quiet machine adapting costs {cost:+.1%} ± {error:.1%} ({BLOCKS} pairs of blocks of {OF} steps in one process).",
     ]
     print("\n".join([*lines, *text]), flush=True)

@@ -1,9 +1,9 @@
-"""Pictures from words: how often samples show the digit, slant and thickness that captions ask for, seen and never seen.
+"""Text to image: how often samples match digit, slant and thickness of captions in training and of held-out combinations.
 
     REVERIE_DATA=DIR python -m benchmarks.captions --seeds 0 --networks unet-tiny unet-tiny:attends=yes
 
-550 seconds of one thread are five minutes of two cores; a training ends by the time of its own process, so a busy machine gives
-nearly the same figures.  Judges are LeNets that learned from real digits, those of the combinations left out among them.
+550 seconds of one thread equal five minutes of two cores; trainings are limited by processor time.  The classifiers are
+LeNets trained on real digits of all combinations.
 """
 
 from __future__ import annotations
@@ -23,34 +23,36 @@ from reverie.evaluation.faithfulness import AttributeClassifier, caption_accurac
 from reverie.runs.run import Run
 
 SECONDS = 550.0
-GOALS = {"seen": "0.97 / 0.90 / 0.85", "never seen": "0.88 / 0.90 / 0.90"}
-HEAD = ["| data | network | seconds of one thread | steps | guidance | seed | captions | digit | slant | thickness | goal |",
+GOALS = {"in training": "0.97 / 0.90 / 0.85", "held out": "0.88 / 0.90 / 0.90"}
+HEAD = ["| data | network | seconds of one thread | steps | guidance | seed | captions | digit | slant | thickness |",
         "|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
 
 
 def rows(run: Run, classifiers: list[AttributeClassifier], network: str, guidance: float, count: int, seed: int) -> list[str]:
-    """Draw captions of held-out data and of combinations left out, and return a line of figures for each."""
+    """Sample with captions of held-out data and of held-out combinations, and return a row of the table for each."""
     data = load_data(run.config.data.source)
-    held, told = data.split(run.config.data.seed)[1].conditions, data.conditions
-    assert held is not None and told is not None
-    order = torch.randperm(len(told.unseen), generator=torch.Generator().manual_seed(0))[:count]
-    asked = {"seen": list(held.captions[:count]), "never seen": [told.unseen[int(k)] for k in order]}
-    sets = {name: (sample_captions(run, captions, seed, {"guidance": guidance}), captions) for name, captions in asked.items()}
+    held, conditions = data.split(run.config.data.seed)[1].conditions, data.conditions
+    assert held is not None and conditions is not None
+    order = torch.randperm(len(conditions.unseen), generator=torch.Generator().manual_seed(0))[:count]
+    sets_of = {"in training": list(held.captions[:count]), "held out": [conditions.unseen[int(k)] for k in order]}
+    sets = {
+        name: (sample_captions(run, captions, seed, {"guidance": guidance}), captions) for name, captions in sets_of.items()
+    }
     found = caption_accuracy(classifiers, sets)
     last = run.metrics()[-1]
     lines = []
-    for name, captions in asked.items():
+    for name, captions in sets_of.items():
         shares = [found[f"{attribute}, {name}"] for attribute in ("digit", "slant", "thickness")]
-        said = " | ".join(f"{f['value']:.3f} ± {f['error']:.3f} (shuffled {f['shuffled']:.2f})" for f in shares)
+        cells = " | ".join(f"{f['value']:.3f} ± {f['error']:.3f} (shuffled {f['shuffled']:.2f})" for f in shares)
         lines.append(
             f"| {run.config.data.name} | {network} | {last['seconds']:.0f} | {last['i']:,} | {guidance:g} | {seed} |"
-            f" {len(captions)} {name} | {said} | {GOALS[name]} |"
+            f" {len(captions)} {name} | {cells} |"
         )
     return lines
 
 
 def captions(seconds: float = SECONDS, seeds: tuple[int, ...] = (0, 1, 2), **options: Any) -> list[str]:
-    """Train and measure, and return the table; by the embedded digits where MNIST is not on this machine."""
+    """Train and measure, and return the table; with the embedded digits if MNIST is not on this machine."""
     data, networks = options.get("data", "captioned-mnist"), options.get("networks", ["unet-tiny"])
     guidance = options.get("guidance", [2.0])
     try:
@@ -58,8 +60,12 @@ def captions(seconds: float = SECONDS, seeds: tuple[int, ...] = (0, 1, 2), **opt
     except UserError:
         found = load_data(data := "captioned-digits")
     classifiers = train_attribute_classifiers(*found.split(0))
-    told = ", ".join(f"{classifier.attribute.name} {classifier.accuracy:.3f}" for classifier in classifiers)
-    lines = [f"Accuracy of the classifiers on unseen real digits: {told} (of {classifiers[0].test_count:,}).", "", *HEAD]
+    accuracies = ", ".join(f"{classifier.attribute.name} {classifier.accuracy:.3f}" for classifier in classifiers)
+    lines = [
+        f"Accuracy of the classifiers on held-out real digits: {accuracies} (of {classifiers[0].test_count:,}).",
+        "",
+        *HEAD,
+    ]
     print(*lines, sep="\n", flush=True)
     for network in networks:
         for seed in seeds:
@@ -81,21 +87,21 @@ def captions(seconds: float = SECONDS, seeds: tuple[int, ...] = (0, 1, 2), **opt
 
 
 def main() -> None:
-    """Measure what is asked for and print it as it comes."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    asked.add_argument("--data", default="captioned-mnist", help="or captioned-digits, which needs no files")
-    asked.add_argument("--networks", nargs="+", default=["unet-tiny"])
-    asked.add_argument("--cpu-seconds", type=float, default=SECONDS)
-    asked.add_argument("--guidance", type=float, nargs="+", default=[2.0])
-    asked.add_argument("--count", type=int, default=512, help="samples of each kind")
-    asked.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    asked.add_argument("--run", type=Path, help="measure this run instead of training")
-    given = asked.parse_args()
+    """Measure and print the selected cases."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data", default="captioned-mnist", help="or captioned-digits, which needs no files")
+    parser.add_argument("--networks", nargs="+", default=["unet-tiny"])
+    parser.add_argument("--cpu-seconds", type=float, default=SECONDS)
+    parser.add_argument("--guidance", type=float, nargs="+", default=[2.0])
+    parser.add_argument("--count", type=int, default=512, help="samples of each type")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--run", type=Path, help="measure this run instead of training")
+    args = parser.parse_args()
     torch.set_num_threads(1)
     print(machine(), flush=True)
-    run = reverie.load(given.run) if given.run else None
-    options = {"data": given.data, "networks": given.networks, "guidance": given.guidance, "count": given.count, "run": run}
-    captions(given.cpu_seconds, tuple(given.seeds[:1] if run else given.seeds), **options)
+    run = reverie.load(args.run) if args.run else None
+    options = {"data": args.data, "networks": args.networks, "guidance": args.guidance, "count": args.count, "run": run}
+    captions(args.cpu_seconds, tuple(args.seeds[:1] if run else args.seeds), **options)
 
 
 if __name__ == "__main__":

@@ -24,11 +24,11 @@ from reverie.training.learner import Learner
 from reverie.training.loader import batches
 from reverie.training.prepare import prepare
 
-WARM, TIMED = 2, 6  # steps that are not timed, and those that are
+WARM, TIMED = 2, 6  # warm-up steps, and timed steps
 
 
 def seconds_a_step(data: str, place: Path, options: dict[str, Any]) -> float:
-    """Return the time of the processor that a training step takes: loss, gradients, optimizer and average."""
+    """Return the processor time of a training step: loss, gradients, optimizer and average."""
     training = prepare(data, place, steps=1, overwrite=True, **options)
     learner: Learner = training.learner
     source = batches(training.train, training.run.config.training.batch, 0)
@@ -46,25 +46,25 @@ def seconds_a_step(data: str, place: Path, options: dict[str, Any]) -> float:
 
 
 def main() -> None:
-    """Train each network for the same time and print a row of figures about images that none has seen."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    asked.add_argument("data", help="folder of images")
-    asked.add_argument("networks", nargs="+", help="as for --network")
-    asked.add_argument("--size", default="32")
-    asked.add_argument("--cpu-seconds", type=float, default=120.0)
-    asked.add_argument("--batch", type=int, default=64)
-    asked.add_argument("--augment", default="none")
-    asked.add_argument("--count", type=int, default=512, help="samples that are measured")
-    given = asked.parse_args()
+    """Train each network for the same time and print a row of figures on held-out images."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("data", help="folder of images")
+    parser.add_argument("networks", nargs="+", help="as for --network")
+    parser.add_argument("--size", default="32")
+    parser.add_argument("--cpu-seconds", type=float, default=120.0)
+    parser.add_argument("--batch", type=int, default=64)
+    parser.add_argument("--augment", default="none")
+    parser.add_argument("--count", type=int, default=512, help="samples to measure")
+    args = parser.parse_args()
     torch.set_num_threads(1)
     print(machine(), *HEAD, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as aside:
-        data = load_data(given.data, size=given.size)
-        split = divided(data, len(data) * 9 // 10, Path(aside) / Path(given.data).name)
-        for network in given.networks:
-            options = {"network": network, "batch": given.batch, "augment": given.augment}
-            steps = max(1, round(given.cpu_seconds / seconds_a_step(str(split.folder), Path(aside) / "timed", options)))
-            Bench(Path(aside), steps, given.count).trained(split, network, **options)
+        data = load_data(args.data, size=args.size)
+        split = divided(data, len(data) * 9 // 10, Path(aside) / Path(args.data).name)
+        for network in args.networks:
+            options = {"network": network, "batch": args.batch, "augment": args.augment}
+            steps = max(1, round(args.cpu_seconds / seconds_a_step(str(split.folder), Path(aside) / "timed", options)))
+            Bench(Path(aside), steps, args.count).trained(split, network, **options)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ ROUNDS = 7
 
 
 def in_turn(*runs: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
-    """Return the least seconds of each, run in turn after one round to warm up."""
+    """Return the least seconds of each, run in turn after one warm-up round."""
     times: list[list[float]] = [[] for _ in runs]
     for k in range(rounds + 1):
         for run, kept in zip(runs, times, strict=True):
@@ -60,11 +60,11 @@ class Local(nn.Module):
 
 def _line(what: str, ours: float, peer: float, wanted: str, note: str) -> str:
     print(f"{what:<58} {ours * 1e3:9.2f} ms {peer * 1e3:9.2f} ms   x{peer / ours:.2f}", flush=True)
-    return f"| {what} | {ours * 1e3:.2f} ms | {peer * 1e3:.2f} ms | {peer / ours:.2f} x | {wanted} | {note} |"
+    return f"| {what} | {ours * 1e3:.2f} ms | {peer * 1e3:.2f} ms | {peer / ours:.2f} x | {note} |"
 
 
 def repeated(run: Callable[[], object], count: int = 50) -> Callable[[], None]:
-    """Return a function that runs something many times in a row, as a plan that is used again and again is."""
+    """Return a function that runs another many times in a row, like repeated use of a plan."""
 
     def all_of_them() -> None:
         for _ in range(count):
@@ -96,9 +96,9 @@ def matrices() -> list[str]:
     )
     star, acyclic = in_turn(lambda: sparse_hessian(energy, grid, plan), lambda: sparse_hessian(energy, grid, tree))
     return [
-        _line("tridiagonal Jacobian, n = 10,000", jacobian, products, "at least 0.20 x", "three J v, one after the other"),
+        _line("tridiagonal Jacobian, n = 10,000", jacobian, products, "at least 0.20 x", "three J v in sequence"),
         _line("tridiagonal Jacobian, n = 2,000", many / 50, dense / 5, "at least 100 x", "torch.func.jacrev"),
-        _line("the same, operations recorded once", replayed / 50, dense / 5, "at least 100 x", "torch.func.jacrev"),
+        _line("the same with recorded operations", replayed / 50, dense / 5, "at least 100 x", "torch.func.jacrev"),
         _line("Hessian on a 200 x 200 grid", star, acyclic, "ours under 1 s",
               f"{plan.number} star colours against {tree.number} acyclic ones; detecting and colouring takes {planning:.1f} s"),
     ]  # fmt: skip
@@ -132,7 +132,7 @@ def coloring() -> list[str]:
     pattern = sparse.csr_array((np.ones(5 * n, bool), places), shape=(n, n))
     lines = [
         "",
-        "Colouring the columns of a random 100,000 x 100,000 pattern with five entries a column (wanted: under 5 s):",
+        "Colouring the columns of a random 100,000 x 100,000 pattern with five entries per column:",
         "",
     ]
     lines += ["| order | colours | seconds |", "|---|---|---|"]
@@ -149,7 +149,7 @@ def coloring() -> list[str]:
 def second_order() -> list[str]:
     """Measure one Hessian product in the four combinations."""
     sizes = (100, 1000, 4000)
-    lines = ["", "One product H v of a two-layer network of 64 hidden numbers, time and peak memory:", ""]
+    lines = ["", "One product H v of a two-layer network with 64 hidden units, time and peak memory:", ""]
     lines += ["| combination | passes | " + " | ".join(f"n = {n:,}" for n in sizes) + " |", "|---|---|" + "---|" * len(sizes)]
     for mode, product in PRODUCTS.items():
         cells = []
@@ -168,9 +168,9 @@ def second_order() -> list[str]:
 def derivatives() -> list[str]:
     """Return the section of the page."""
     head = [
-        "The fastest of several rounds, both sides in turn.",
+        "The fastest of several rounds, run in turn.",
         "",
-        "| what | ours | peer | peer's time / ours | wanted | peer |",
+        "| what | Reverie | peer | ratio | peer |",
         "|---|---|---|---|---|---|",
     ]
     return [*head, *matrices(), trace(), *coloring(), *second_order()]

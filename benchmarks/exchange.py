@@ -1,4 +1,4 @@
-"""Exported models: sizes and times of a page and an ONNX file, and whether a browser draws what it is asked for."""
+"""Exported models: sizes and times of a page and an ONNX file, and whether a browser samples the requested labels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LAST = "drawn.films.map((film) => [...film[film.length - 1].x0])"
 
 
 def drawn_by_browser(page_file: Path, count: int = IMAGES) -> tuple[float, float, np.ndarray]:
-    """Open a page, have it draw each label in turn, and return seconds to the first, ms for an evaluation, and images."""
+    """Open a page, sample each label in turn, and return seconds to the first image, ms per evaluation, and images."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium")
@@ -60,7 +60,7 @@ def drawn_by_browser(page_file: Path, count: int = IMAGES) -> tuple[float, float
 
 
 def accuracy(run: Run, images: np.ndarray) -> tuple[int, float]:
-    """Return how many images, of labels in turn, a classifier of the data reads as asked, and its accuracy on held-out data."""
+    """Return how many images a classifier recognises as the requested label, and its accuracy on held-out data."""
     train, held = find_data(run, 100)
     net, facts = dataset_classifier(train, held, silent)
     pictures = torch.tensor(images, dtype=torch.float32).reshape(-1, *run.model.shape)
@@ -79,14 +79,14 @@ def against_onnx(run: Run, file: Path) -> list[str]:
     torch.set_num_threads(1)
     x, one = torch.randn(16, *run.model.shape), torch.tensor(0.7, dtype=torch.float64)
     labels = torch.arange(16) % len(run.config.data.labels)
-    told = {"x": x, "alpha": one, "sigma": one, "label": labels, "guidance": torch.tensor(GUIDANCE)}
+    inputs = {"x": x, "alpha": one, "sigma": one, "label": labels, "guidance": torch.tensor(GUIDANCE)}
     if (clusters := run.diffusion.clusters) is not None:
-        told["cluster"] = clusters.sample(torch.arange(16), labels)
-    given, feed = tuple(told.values()), {name: value.numpy() for name, value in told.items()}
+        inputs["cluster"] = clusters.sample(torch.arange(16), labels)
+    values, feed = tuple(inputs.values()), {name: value.numpy() for name, value in inputs.items()}
 
     @torch.no_grad()
     def eager() -> object:
-        return module(*given)
+        return module(*values)
 
     row = side_by_side("a guided evaluation, 16 images", lambda: session.run(["x0", "eps"], feed), eager, "one thread")
     torch.set_num_threads(threads)
@@ -99,19 +99,19 @@ def exchange(run: Run | None = None) -> list[str]:
     with TemporaryDirectory() as place:
         folder = Path(place)
         run = run or reverie.train("digits", folder / "run", minutes=2)
-        told: Any = {"sampler": "dpm++sde", "steps": STEPS, "guidance": GUIDANCE, "autoguidance": 1.0}
+        options: Any = {"sampler": "dpm++sde", "steps": STEPS, "guidance": GUIDANCE, "autoguidance": 1.0}
         size = f"{run.model.facts()['parameters']:,} parameters"
         lines = [f"Run: {run.config.data.name}, {size}.", "", "| file | MB | seconds to write |", "|---|---|---|"]
         for name in ("page.html", "model.onnx"):
             begun = time.perf_counter()
-            file = reverie.export(run, folder / name, **told)
+            file = reverie.export(run, folder / name, **options)
             lines.append(f"| {name} | {file.stat().st_size / 1e6:.2f} | {time.perf_counter() - begun:.1f} |")
         loaded, each, images = drawn_by_browser(folder / "page.html")
         read, right = accuracy(run, images)
-        lines += ["", "Chromium, the page from the disk without a network:"]
-        lines += [f"drawing begins {loaded:.1f} s after it is opened; an evaluation takes {each / (2 * STEPS):.1f} ms."]
+        lines += ["", "Chromium, the page opened from a file without a network:"]
+        lines += [f"sampling starts {loaded:.1f} s after opening; an evaluation takes {each / (2 * STEPS):.1f} ms."]
         lines += [f"Of {len(images)} digits, each in turn, guidance {GUIDANCE:g}, {STEPS} steps of dpm++sde, seed 0,"]
-        lines += [f"a classifier that is right about {right:.1%} of held-out images reads {read} as asked for.", ""]
+        lines += [f"a classifier with {right:.1%} accuracy on held-out images recognises {read} as the requested digit.", ""]
         lines += against_onnx(run, folder / "model.onnx")
     for line in lines:
         print(line, flush=True)

@@ -1,8 +1,8 @@
-"""Flows and the Sinkhorn generator: what test data cost, and how like the data samples are, after a time of the processor.
+"""Flows and the Sinkhorn generator: NLL of test data and similarity of samples after equal processor time.
 
     REVERIE_DATA=DIR python -m benchmarks.flows --seeds 0,1,2
 
-Ten minutes of one thread are five of two cores.  A busy machine gives nearly the same figures.
+Ten minutes of one thread equal five of two cores.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from reverie.evaluation.density import density_section
 from reverie.families.flow.model import Flow
 from reverie.runs.run import Run
 
-EVALUATIONS = 4  # draws of samples whose divergence from data is a figure
-HEAD = ["| data | model | seed | steps | seconds of one thread | measured | goal | ms there, back |",
+EVALUATIONS = 4  # sets of samples whose divergence from data is measured
+HEAD = ["| data | model | seed | steps | seconds of one thread | result | ms to noise, back |",
         "|---|---|---|---|---|---|---|---|"]  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Goal:
-    """A family on data for so many seconds of one thread; figure: what is measured; options: of training."""
+    """A family on data for so many seconds of one thread; figure: the measured quantity; options: of training."""
 
     data: str
     family: str
@@ -52,14 +52,14 @@ GOALS = (
 
 
 def measured(run: Run, goal: Goal) -> str:
-    """Return the figure of a goal: a cost of data that were not trained on, or one of an evaluation, beside its floor."""
+    """Return the figure of a case: the NLL of held-out data, or a figure of an evaluation with its floor."""
     if isinstance(run.model, Flow):
         held = load_data(goal.data, labels="none").split(run.config.data.seed)[1]
         x, labels = held.batch(torch.arange(min(len(held), 2048)))
         found = density_section(run, x, labels).figures[goal.figure]
         draws = f", {found['draws']} draws" if "draws" in found else ", 1 draw"
         return f"{found['value']:.3f} ± {found['error']:.3f} {found['unit']} of {found['n']:,}{draws}"
-    # A floor is the divergence of one draw of data from another, and varies as much as what it is compared with.
+    # A floor is the divergence of two sets of data, and varies as much as the figure.
     found = [reverie.evaluate(run, 2048, seed=seed, progress=False) for seed in range(EVALUATIONS)]
     value, floor = (statistics.fmean(e[f"{goal.figure}{part}"] for e in found) for part in ("", "_floor"))
     error = statistics.stdev(e[goal.figure] for e in found) / math.sqrt(EVALUATIONS)
@@ -67,21 +67,21 @@ def measured(run: Run, goal: Goal) -> str:
 
 
 def row(goal: Goal, seed: int, aside: Path, share: float) -> str:
-    """Train for a share of the goal's time, by the processor's clock, and return a line of figures."""
+    """Train for a share of the case's processor time and return a row of the table."""
     minutes = share * goal.seconds / 60
     options: dict[str, Any] = {"family": goal.family, "minutes": minutes, "clock": "processor", "keep": "best", "seed": seed}
     where = aside / f"{goal.data}-{goal.family.replace(':', '-')}-{seed}"
     run = reverie.train(goal.data, where, labels="none", progress=False, **options)
     last = run.metrics()[-1]
-    ways = ""
+    times = ""
     if isinstance(run.model, Flow):
-        ways = ", ".join(f"{1e3 * seconds:.2g}" for seconds in run.model.seconds_each_way())
+        times = ", ".join(f"{1e3 * seconds:.2g}" for seconds in run.model.seconds_each_way())
     figures = f"{last['i']:,} | {last['seconds']:.0f} | {measured(run, goal)}"
-    return f"| {goal.data} | {goal.family} | {seed} | {figures} | {goal.goal} | {ways} |"
+    return f"| {goal.data} | {goal.family} | {seed} | {figures} | {times} |"
 
 
 def flows(seeds: tuple[int, ...] = (0,), share: float = 1.0, only: str = "") -> list[str]:
-    """Train for every goal and return the table; a set that is not on this machine is left out and told."""
+    """Train for every goal and return the table; data sets that are not on this machine are named."""
     threads, lines, notes = torch.get_num_threads(), list(HEAD), list[str]()
     print(*HEAD, sep="\n", flush=True)
     torch.set_num_threads(1)
@@ -99,23 +99,23 @@ def flows(seeds: tuple[int, ...] = (0,), share: float = 1.0, only: str = "") -> 
     finally:
         torch.set_num_threads(threads)
     about = [
-        "Each is trained for that time of one thread, without labels, with nothing chosen by hand, and the weights are kept"
-        " that are best on held-out data, which are those that are measured: 5 % of the set. mnist is 8-bit; digits8 has 17"
-        " levels. One draw is uniform dequantisation, more are importance-weighted. ± is the standard error over data.",
+        "Each is trained for that time of one thread, without labels, with default settings, and keeps the weights"
+        " with the best held-out loss; the held-out 5 % are measured. mnist is 8-bit; digits8 has 17"
+        " levels. One sample is uniform dequantisation, more are importance-weighted. ± is the standard error over data.",
         "",
     ]
     return [*about, *lines, *notes]
 
 
 def main() -> None:
-    """Measure what is asked for and print it."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    asked.add_argument("only", nargs="?", default="", help="goals whose data and family hold these words")
-    asked.add_argument("--seeds", default="0")
-    asked.add_argument("--share", type=float, default=1.0, help="of each goal's time")
-    given = asked.parse_args()
+    """Measure and print the selected cases."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("only", nargs="?", default="", help="cases whose data and family contain these words")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--share", type=float, default=1.0, help="share of each case's time")
+    args = parser.parse_args()
     print(machine(), flush=True)
-    flows(tuple(int(s) for s in given.seeds.split(",")), given.share, given.only)
+    flows(tuple(int(s) for s in args.seeds.split(",")), args.share, args.only)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Training speed of the image networks against a peer and against the machine's matrix product, and quality on MNIST."""
+"""Training speed of image networks against a peer and the matrix product of the machine, and quality on MNIST."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCH = 64
 
 
 def seconds(run: Callable[[], object], rounds: int = 12) -> float:
-    """Return the median time of a call, after three to warm up."""
+    """Return the median time of a call, after three warm-up calls."""
     times = []
     for k in range(rounds + 3):
         begun = time.perf_counter()
@@ -51,7 +51,7 @@ def sgemm() -> float:
 
 
 def trainer(net: Callable[[Tensor, Tensor], Tensor], optimizers: list[Any], x: Tensor, low: bool = False) -> Callable[[], None]:
-    """Return a function that does one training step: forward (low: in bfloat16), backward, and what the optimizers do."""
+    """Return a function for one training step: forward (low: in bfloat16), backward, optimizers."""
     level = torch.randn(len(x))
 
     def step() -> None:
@@ -97,7 +97,7 @@ def throughput() -> list[str]:
     work = operations(lambda: peer(torch.zeros(1, 1, 32, 32), torch.zeros(1)))
     share = 3 * work * theirs / rate
     lines = [
-        "| network | images/s in training | against the peer | of the sgemm rate | the same by the peer's share |",
+        "| network | images/s in training | against the peer | share of the sgemm rate | relative to the peer's share |",
         "|---|---|---|---|---|",
         f"| diffusers UNet2DModel (32, 64, 128), 32 x 32 | {theirs:.0f} | 1 | {share:.0%} | 1 |",
     ]
@@ -111,8 +111,8 @@ def throughput() -> list[str]:
             lines.append(f"| {called} | {ours:.0f} | {ours / theirs:.1f} x | {mine:.0%} | {mine / share:.1f} x |")
     print("\n".join(lines), flush=True)
     about = (
-        f"Batch {BATCH}; ours with Muon, the peer with fused AdamW; sgemm {rate / 1e9:.0f} GFLOP/s. The last column:"
-        " the ratio of speeds at equal numbers of operations."
+        f"Batch {BATCH}; Reverie with Muon, the peer with fused AdamW; sgemm {rate / 1e9:.0f} GFLOP/s. The last column:"
+        " the ratio of speeds for equal numbers of operations."
     )
     return [about, "", *lines]
 
@@ -124,7 +124,7 @@ PARTS = {
 
 
 def parts() -> list[str]:
-    """Tell where the time of forward and backward goes, by torch's own profiler."""
+    """Return the shares of forward and backward time, by the profiler of torch."""
     from torch.profiler import ProfilerActivity, profile
 
     lines = ["| part of forward and backward | " + " | ".join(names := ("unet-tiny", "unet-small")) + " |", "|---|---|---|"]
@@ -144,12 +144,12 @@ def parts() -> list[str]:
         shares["all else"].append(1 - named)
     lines += [f"| {part} | " + " | ".join(f"{share:.0%}" for share in each) + " |" for part, each in shares.items()]
     print("\n".join(lines), flush=True)
-    about = "Where it goes; what a fused normalisation with SiLU could save at most is what these two take, less one pass:"
+    about = "Shares of the time; a fused normalisation with SiLU could save at most the share of both, less one pass:"
     return ["", about, "", *lines]
 
 
 def costs() -> list[str]:
-    """Change one thing at a time of the default training step and tell its speed."""
+    """Measure the speed of the default training step with one change at a time."""
 
     def speed(batch: int = BATCH, optimizer: str = "muon", change: Callable[[nn.Module], None] = lambda net: None) -> float:
         net, _ = network("unet-tiny")
@@ -169,27 +169,27 @@ def costs() -> list[str]:
                     setattr(module, name, nn.Identity())
 
     usual = speed()
-    rows = [("as it is: batch 64, GroupNorm, SiLU, Muon", usual)]
+    rows = [("default: batch 64, GroupNorm, SiLU, Muon", usual)]
     rows += [(f"batch {size}", speed(size)) for size in (16, 32, 128, 256)]
     rows += [(f"AdamW, {kind}", speed(optimizer=kind)) for kind in ("fused", "foreach", "plain")]
     rows += [("no normalisation", speed(change=without_norms))]
     with patch("torch.nn.functional.silu", nn.functional.relu):
-        rows += [("ReLU for SiLU", speed())]
-    lines = ["| unet-tiny, one thing changed | images/s | ratio |", "|---|---|---|"]
+        rows += [("ReLU instead of SiLU", speed())]
+    lines = ["| unet-tiny, one change | images/s | ratio |", "|---|---|---|"]
     lines += [f"| {what} | {rate:.0f} | {rate / usual:.2f} |" for what, rate in rows]
     print("\n".join(lines), flush=True)
-    return ["", "What each part of a training step costs:", "", *lines]
+    return ["", "Cost of each part of a training step:", "", *lines]
 
 
 def mnist_folder() -> Path | None:
-    """Return where the MNIST files are, if anywhere."""
+    """Return the folder of the MNIST files, if there is one."""
     places = (os.environ.get("REVERIE_DATA", ""), str(Path(__file__).parents[2] / "shared" / "data"))
     return next((Path(p) / "mnist" for p in places if p and (Path(p) / "mnist").is_dir()), None)
 
 
 @dataclass(frozen=True)
 class Mnist:
-    """A run trained on MNIST for some minutes, and what its samples are measured with."""
+    """A run trained on MNIST for some minutes, with the classifier and images to measure its samples."""
 
     run: Run
     net: LeNet
@@ -204,7 +204,7 @@ class Mnist:
 
 @cache
 def mnist(minutes: float = 5.0) -> Mnist | None:
-    """Train LeNet and a model with labels on MNIST, once for all benchmarks; None if the files are not there."""
+    """Train LeNet and a model with labels on MNIST, once for all benchmarks; None without the files."""
     folder = mnist_folder()
     if folder is None:
         return None
@@ -224,7 +224,7 @@ def quality(minutes: float = 5.0, count: int = 2000) -> list[str]:
     """Measure the Fréchet distance of 2,000 samples on LeNet's features, after five minutes of training on MNIST."""
     known = mnist(minutes)
     if known is None:
-        return ["MNIST was not found, so quality was not measured; set REVERIE_DATA."]
+        return ["MNIST was not found, set REVERIE_DATA."]
     begun = time.perf_counter()
     samples = known.run.sample(count, label="all").x
     per_image = (time.perf_counter() - begun) / count
@@ -234,7 +234,7 @@ def quality(minutes: float = 5.0, count: int = 2000) -> list[str]:
         f"`reverie train mnist --minutes {minutes:g}` with labels: {steps:,} steps; {count:,} samples with the default sampler"
         f" ({', '.join(map(str, known.run.chosen_sampling({})))}; {per_image * 1e3:.1f} ms an image, seed 0).",
         f"Fréchet distance on 84 LeNet features (test accuracy {known.accuracy:.2%}) to the 60,000 training images:"
-        f" **{known.distance(samples):.2f}**; {count:,} training images themselves:"
+        f" **{known.distance(samples):.2f}**; {count:,} training images:"
         f" {known.distance(known.images[:count, 0].numpy()):.2f}; noise: {known.distance(noise):.0f}.",
     ]
     print("\n".join(lines), flush=True)

@@ -1,4 +1,4 @@
-"""Inpainting and inverse problems on held-out digits: how close, how consistent, how fast."""
+"""Inpainting and inverse problems on held-out digits: PSNR, residual and time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reverie.runs.run import Run
 from reverie.runs.sampling_options import Options
 
 COUNT = 32
-MISSING = ["MNIST was not found, so nothing was measured; set REVERIE_DATA."]
+MISSING = ["MNIST was not found; set REVERIE_DATA."]
 COMMON = ("moment", "moment:products=3", "dps", "dps:scale=1", "dps:scale=6")
 REPLACING = ("replace", "repaint:repeats=2", "repaint", "repaint:jump=1,repeats=5")
 
@@ -45,12 +45,12 @@ def held_out() -> Tensor | None:
 
 
 def line(run: Run, z: Tensor, task: str, method: str) -> str:
-    """Draw one result for each digit and measure it."""
-    measure, way = TASKS[task][0], build(INPAINTERS, method, "method")
+    """Sample one result for each digit and measure it."""
+    measure, inpainter = TASKS[task][0], build(INPAINTERS, method, "method")
     y = measure(z)
-    options: Options = {"guidance": 0.0, "grid": way.grid(None)}
+    options: Options = {"guidance": 0.0, "grid": inpainter.grid(None)}
     begun = time.perf_counter()
-    *_, last = run.frames(len(z), steer=way.steer(measure, y, 0.0, lambda solved: None), **options)
+    *_, last = run.frames(len(z), steer=inpainter.steer(measure, y, 0.0, lambda solved: None), **options)
     spent = time.perf_counter() - begun
     x = last.x0.clamp(-1, 1)
     free = ~measure.known if isinstance(measure, Keep) else torch.ones_like(z[0], dtype=torch.bool)
@@ -60,7 +60,7 @@ def line(run: Run, z: Tensor, task: str, method: str) -> str:
 
 
 def restoration(run: Run | None = None) -> list[str]:
-    """Measure every task and method; run: one trained before instead of the benchmark's own."""
+    """Measure every task and method; run: a run to use instead of the benchmark's own."""
     known, z = (None, held_out()) if run is not None else (mnist(), held_out())
     run = run if run is not None else known.run if known is not None else None
     if run is None or z is None:

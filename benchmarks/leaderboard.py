@@ -33,10 +33,8 @@ def table(found: Comparison) -> list[str]:
     """Return the figures of a comparison as a Markdown table, a family in each row."""
     rows = [row for row in found.rows() if row.key in SHOWN]
     costs = {name: [] for name in found.names}  # type: dict[str, list[str]]
-    for figure in likelihoods(found):
-        costs[str(figure["run"])].append(
-            f"{format_score(figure, '.3f')} {figure.get('unit', '')} ({figure['kind'].split(',')[0]})"
-        )
+    for nll in likelihoods(found):
+        costs[str(nll["run"])].append(f"{format_score(nll, '.3f')} {nll.get('unit', '')} ({nll['kind'].split(',')[0]})")
     head = [
         "family",
         *(HEADLINE_METRICS[row.key].title for row in rows),
@@ -78,8 +76,8 @@ def main() -> None:
         "Which family of models gives the best samples and likelihoods in the same short time?"
         f" `python -m benchmarks.leaderboard {' '.join(options.data)} --minutes {options.minutes:g}"
         f"{' --quick' if options.quick else ''}{f' -n {options.n}' if options.n else ''}` calls `reverie compare`: each family"
-        f" is trained for {60 * options.minutes:g} seconds of one thread and keeps the weights with the best held-out loss. This"
-        " ranks which family learns quickly, not which is best in the end.",
+        f" is trained for {60 * options.minutes:g} seconds of one thread and keeps the weights with the best held-out loss."
+        " This ranks which family learns quickly, not which is best in the end.",
         "**Bold** is the best of a column, ~ equal within noise. NLLs of different types (exact, dequantised, bound, by the"
         " probability flow) are not ranked with each other. Bits/dim refer to the bytes of an image: families that assume 256"
         " levels (`gaussian`, `pca`, `diffusion` trained for samples) have larger ones on digits8 with its 17 levels.",

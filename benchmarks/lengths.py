@@ -1,7 +1,7 @@
 """EMA lengths, chosen after training: `python -m benchmarks.lengths RUN` trains MNIST once with an average of each length.
 
-What EDM2 rebuilds from two averages and their snapshots (arXiv:2312.02696) is kept here as it is: every length is an average of
-its own, updated at each step, so that none is an approximation.  The run is an ordinary one, with the usual length.  Distances
+EDM2 reconstructs averages of any length from two averages and their snapshots (arXiv:2312.02696); here every length has its own
+average, updated at each step, without approximation.  The run is an ordinary one, with the default length.  Distances
 are Fréchet distances of LeNet features.
 """
 
@@ -14,16 +14,16 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.steps import drawn, judge_of
+from benchmarks.steps import drawn, metric_for
 from reverie.api import load, train
 from reverie.training.learner import Average, M
 
 SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.25)  # of the steps so far
-DRAWN_BY = (("dpm++sde", 12), ("ddpm", 40), ("ddim", 20))
+SAMPLINGS = (("dpm++sde", 12), ("ddpm", 40), ("ddim", 20))
 
 
 class Averages(Average[M]):
-    """The usual average, and beside it one of each other length."""
+    """The default average, and one of each other length."""
 
     last: Averages[Any]
 
@@ -33,7 +33,7 @@ class Averages(Average[M]):
         Averages.last = self
 
     def update(self, updates: int) -> None:
-        """Move all of them."""
+        """Update all averages."""
         super().update(updates)
         for other in self.others.values():
             other.update(updates)
@@ -41,25 +41,25 @@ class Averages(Average[M]):
 
 def main() -> None:
     """Train once, and print the distances for each length of the average."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("run", type=Path, help="the run to make")
-    asked.add_argument("--minutes", type=float, default=9.17, help="of one thread")
-    asked.add_argument("--seed", type=int, default=0)
-    asked.add_argument("-n", type=int, default=2000)
-    given = asked.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, help="folder of the new run")
+    parser.add_argument("--minutes", type=float, default=9.17, help="minutes of one thread")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("-n", type=int, default=2000)
+    args = parser.parse_args()
     torch.set_num_threads(1)
     with patch("reverie.training.learner.Average", Averages):
-        train("mnist", given.run, minutes=given.minutes, clock="processor", seed=given.seed, device="cpu")
-    run, judge = load(given.run, "cpu"), judge_of(str(given.run))
-    names = " | ".join(f"{name}, {steps}" for name, steps in DRAWN_BY)
-    print(f"| EMA over | {names} |\n|---{'|---' * len(DRAWN_BY)}|", flush=True)
+        train("mnist", args.run, minutes=args.minutes, clock="processor", seed=args.seed, device="cpu")
+    run, metric = load(args.run, "cpu"), metric_for(str(args.run))
+    names = " | ".join(f"{name}, {steps}" for name, steps in SAMPLINGS)
+    print(f"| EMA over | {names} |\n|---{'|---' * len(SAMPLINGS)}|", flush=True)
     for share, average in Averages.last.others.items():
         run.model.load_state_dict(average.model.state_dict())
         found = []
-        for sampler, steps in DRAWN_BY:
+        for sampler, steps in SAMPLINGS:
             with torch.no_grad():
-                x, _ = drawn(run, given.n, 0, sampler=sampler, steps=steps, autoguidance=1.0)
-            found.append(f"{judge(x)[0]:.2f}")
+                x, _ = drawn(run, args.n, 0, sampler=sampler, steps=steps, autoguidance=1.0)
+            found.append(f"{metric(x)[0]:.2f}")
         print(f"| {share:.0%} | {' | '.join(found)} |", flush=True)
 
 

@@ -1,9 +1,9 @@
-"""What training for the likelihood comes to: bits/dim of held-out images, and nats of points against the truth.
+"""Training for the likelihood: bits/dim of held-out images, and nats of points against the exact NLL.
 
     python -m benchmarks.likelihood --data-dir DIR      digits8 for 5 minutes, MNIST for 10, points; three seeds each
     python -m benchmarks.likelihood --data-dir DIR --only mnist --minutes 30 --seeds 0
 
-A seed is that of the division into training and held-out data, of the first weights and of the noise.  With --steps, or with
+The seed determines the split into training and held-out data, the initial weights and the noise.  With --steps, or with
 --cpu-seconds of one thread, of which 110 are about a minute of two quiet cores, a busy machine gives the same figures.
 """
 
@@ -30,7 +30,7 @@ from reverie.runs.run import Run
 
 MINUTES = {"digits8": 5.0, "mnist": 10.0}
 IMAGES, POINTS, DRAWS, CHOOSING = 1000, 20_000, 64, 64
-KNOWN = 100_000  # points to train on: of 10,000 a network of this size learns the chance, too
+KNOWN = 100_000  # training points: with 10,000 a network of this size overfits
 
 
 def _bits(run: Run, x: Tensor, labels: Tensor | None, end: float) -> Tensor:
@@ -42,7 +42,7 @@ def _bits(run: Run, x: Tensor, labels: Tensor | None, end: float) -> Tensor:
 
 
 def images(name: str, seed: int, place: Path, length: dict[str, Any], reading: dict[str, Any]) -> tuple[float, str]:
-    """Train, and return the bound of held-out images in bits/dim, given their labels, and a row about it."""
+    """Train, and return the bound of held-out images in bits/dim, conditioned on labels, and a row of the table."""
     run = reverie.train(name, place / f"{name}-{seed}", purpose="likelihood", seed=seed, **length, **reading)
     train, held_out = load_data(name, seed=seed, **reading).split(seed)
     first, known = train.batch(torch.arange(min(CHOOSING, len(train))))
@@ -56,7 +56,7 @@ def images(name: str, seed: int, place: Path, length: dict[str, Any], reading: d
 
 
 def points(seed: int, place: Path, length: dict[str, Any]) -> tuple[float, str]:
-    """Train on eight Gaussians, and return how far the bound of fresh points is above their exact cost, in nats."""
+    """Train on eight Gaussians, and return the gap of the bound to the exact NLL of fresh points, in nats."""
     run = reverie.train("eight-gaussians", place / f"points-{seed}", points=KNOWN, purpose="likelihood", seed=seed, **length)
     x = load_data("eight-gaussians", points=POINTS, seed=seed + 1000).batch(torch.arange(POINTS))[0]
     angle = 2 * math.pi * torch.arange(8, dtype=torch.float64) / 8
@@ -80,36 +80,36 @@ def _with_mean(found: Iterator[tuple[float, str]]) -> None:
 
 
 def main() -> None:
-    """Measure what is asked for."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    asked.add_argument("--data-dir", help="where the files of mnist are")
-    asked.add_argument("--only", choices=["digits8", "mnist", "points"])
-    asked.add_argument("--minutes", type=float)
-    asked.add_argument("--steps", type=int)
-    asked.add_argument("--cpu-seconds", type=float)
-    asked.add_argument("--network", help="as for `reverie train`, where another than the planned one is to be measured")
-    asked.add_argument("--seeds", default="0,1,2")
-    asked.add_argument("--out", help="folder to keep runs in; a temporary one if not given")
-    given = asked.parse_args()
-    seeds, network = [int(seed) for seed in given.seeds.split(",")], {"network": given.network} if given.network else {}
-    if given.cpu_seconds:
+    """Measure the selected cases."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--data-dir", help="folder of the MNIST files")
+    parser.add_argument("--only", choices=["digits8", "mnist", "points"])
+    parser.add_argument("--minutes", type=float)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--cpu-seconds", type=float)
+    parser.add_argument("--network", help="as for `reverie train`; default: the planned one")
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--out", help="folder of the runs; default: a temporary one")
+    args = parser.parse_args()
+    seeds, network = [int(seed) for seed in args.seeds.split(",")], {"network": args.network} if args.network else {}
+    if args.cpu_seconds:
         torch.set_num_threads(1)
     print(machine(), flush=True)
     with tempfile.TemporaryDirectory() as aside:
-        place = Path(given.out or aside)
+        place = Path(args.out or aside)
         for name in ("digits8", "mnist"):
-            if given.only not in (None, name) or (name == "mnist" and not given.data_dir):
+            if args.only not in (None, name) or (name == "mnist" and not args.data_dir):
                 continue
-            reading = {"data_dir": given.data_dir} if name == "mnist" else {}
-            length = {"steps": given.steps} if given.steps else {"minutes": given.minutes or MINUTES[name]}
-            if given.cpu_seconds:
+            reading = {"data_dir": args.data_dir} if name == "mnist" else {}
+            length = {"steps": args.steps} if args.steps else {"minutes": args.minutes or MINUTES[name]}
+            if args.cpu_seconds:
                 options = {"purpose": "likelihood", **network, **reading}
-                length = {"steps": round(given.cpu_seconds / seconds_a_step(name, place / "timed", options))}
+                length = {"steps": round(args.cpu_seconds / seconds_a_step(name, place / "timed", options))}
             print("\n| data | seed | held-out images | bound, bits/dim | without labels |\n|---|---|---|---|---|", flush=True)
             _with_mean(images(name, seed, place, length | network, reading) for seed in seeds)
-        if given.only in (None, "points"):
+        if args.only in (None, "points"):
             print("\n| data | seed | fresh points | bound, nats | exact | difference |\n|---|---|---|---|---|---|", flush=True)
-            _with_mean(points(seed, place, {"steps": given.steps} if given.steps else {}) for seed in seeds)
+            _with_mean(points(seed, place, {"steps": args.steps} if args.steps else {}) for seed in seeds)
 
 
 if __name__ == "__main__":

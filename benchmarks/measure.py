@@ -1,4 +1,4 @@
-"""Timing two ways of doing the same thing in turn, so that both see the same machine."""
+"""Timing of two implementations in turn, on the same machine."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison: seconds of ours and of the peer, and their ratio."""
+    """One comparison: seconds of Reverie and of the peer, and their ratio."""
 
     what: str
     ours: float
@@ -24,7 +24,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """How many times faster ours is."""
+        """How many times faster Reverie is."""
         return self.peer / self.ours
 
 
@@ -56,18 +56,19 @@ def machine() -> str:
 
 
 def write_rows(rows: list[Row], path: Path) -> None:
-    """Write the table at the head of a page, before its first section, which stay as they are."""
+    """Write the table at the head of a page; its sections are kept."""
     there = path.read_text() if path.exists() else ""
     head = [
         "# Benchmarks",
         "",
-        "Written by `make bench`, and by `make bench-all` where it takes long; one section by",
-        "`python -m benchmarks.run --only TITLE`. Both sides of each row run in turn in one process; medians of seven rounds",
+        "How fast and how good is Reverie, next to other libraries and published results? Written by `make bench` (long",
+        "sections by `make bench-all`); one section by",
+        "`python -m benchmarks.run --only TITLE`. Each row runs both sides in turn in one process; medians of seven rounds",
         "(three for Sinkhorn, one in the log domain).",
         "",
         f"Machine: {machine()}.",
         "",
-        "| what | ours | peer | peer's time / ours | peer and setting |",
+        "| what | Reverie | peer | ratio | peer and setting |",
         "|---|---|---|---|---|",
         *(f"| {r.what} | {r.ours * 1e3:.2f} ms | {r.peer * 1e3:.2f} ms | {r.ratio:.2f} x | {r.note} |" for r in rows),
         "",
@@ -77,7 +78,7 @@ def write_rows(rows: list[Row], path: Path) -> None:
 
 
 def write_section(title: str, text: list[str], path: Path) -> None:
-    """Write a section of a page in place of the one of its title, or at the end."""
+    """Replace the section of a page with this title, or add it at the end."""
     head, *sections = path.read_text().split("\n## ") if path.exists() else [""]
     titles = [section.partition("\n")[0] for section in sections]
     new = "\n".join([title, "", *text, ""])

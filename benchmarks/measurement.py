@@ -1,4 +1,4 @@
-"""Speed and memory of the measures, and how long an evaluation takes."""
+"""Speed and memory of metrics, and the time of an evaluation."""
 
 from __future__ import annotations
 
@@ -21,32 +21,32 @@ from reverie.evaluation.metrics.kid import kid
 x, y = (torch.randn(50_000, 64, generator=random) + shift for shift in (0.0, 0.02))
 begun = time.perf_counter()
 found = kid(x, y)
-said = {"value": float(found.value), "error": found.standard_error}
+result = {"value": float(found.value), "error": found.standard_error}
 """
 NEAREST = """
 from reverie.evaluation.metrics.memory import neighbours
 data, x = torch.rand(60_000, 784, generator=random), torch.rand(2_000, 784, generator=random)
 begun = time.perf_counter()
 found = neighbours(x, lambda: data.split(2048), lambda index: data[index])
-said = {"copies": found.share}
+result = {"copies": found.share}
 """
 
 
 def measure_rows() -> list[Row]:
-    """Compare KID and the search for neighbours with scikit-learn."""
+    """Compare KID and nearest neighbours with scikit-learn."""
     from sklearn.metrics.pairwise import polynomial_kernel
     from sklearn.neighbors import NearestNeighbors
 
     x, y = (z.float() for z in clouds())
     u, v = x.numpy(), y.numpy()
     random = torch.Generator().manual_seed(0)
-    data, asked = torch.rand(20_000, 784, generator=random), torch.rand(500, 784, generator=random)
+    data, queries = torch.rand(20_000, 784, generator=random), torch.rand(500, 784, generator=random)
 
     def whole() -> object:
         return [polynomial_kernel(p, q, degree=3, gamma=1 / 64, coef0=1).mean() for p, q in ((u, u), (v, v), (u, v))]
 
     def brute() -> object:
-        return NearestNeighbors(n_neighbors=1, algorithm="brute").fit(data.numpy()).kneighbors(asked.numpy())
+        return NearestNeighbors(n_neighbors=1, algorithm="brute").fit(data.numpy()).kneighbors(queries.numpy())
 
     return [
         side_by_side(
@@ -54,14 +54,14 @@ def measure_rows() -> list[Row]:
             "three scikit-learn polynomial_kernel matrices, 2,000 x 2,000 in 64 dimensions; ours with its standard error", 5,
         ),
         side_by_side(
-            "nearest neighbours", lambda: nearest(asked, data.split(2048)), brute,
+            "nearest neighbours", lambda: nearest(queries, data.split(2048)), brute,
             "scikit-learn NearestNeighbors, brute force, 500 among 20,000 images of 784 pixels", 5,
         ),
     ]  # fmt: skip
 
 
 def measurement(minutes: float = 1.0) -> list[str]:
-    """Measure the large problems, each in a process of its own, and a whole evaluation of the digits model."""
+    """Measure large problems, each in its own process, and an evaluation of the digits model."""
     apart, near = alone(KID), alone(NEAREST)
     with tempfile.TemporaryDirectory() as place:
         run = reverie.train("digits", Path(place) / "run", minutes=minutes)
@@ -72,13 +72,13 @@ def measurement(minutes: float = 1.0) -> list[str]:
             subprocess.run(command, check=True, env={"XDG_CACHE_HOME": place, "PATH": ""})
             times.append((time.perf_counter() - begun, cached))
     lines = [
-        "Peak memory of the whole process (ru_maxrss), torch itself included; 2 threads.",
+        "Peak memory of the process (ru_maxrss), including torch; 2 threads.",
         "",
         "| what | time | peak memory | result |",
         "|---|---|---|---|",
         f"| KID with its error, 50,000 x 50,000 features of 64 numbers | {apart['seconds']:.0f} s |"
         f" {apart['gigabytes']:.2f} GB | {apart['value']:.1e} ± {apart['error']:.1e} |",
-        f"| nearest of 60,000 images of 784 pixels for 2,000 samples, and for each found one its own |"
+        f"| nearest of 60,000 images of 784 pixels for 2,000 samples, and the nearest neighbour of each found image |"
         f" {near['seconds']:.1f} s | {near['gigabytes']:.2f} GB | {near['copies']:.0%} copies |",
         *(
             f"| `reverie evaluate RUN --quick --out report.html`, digits, {'classifier cached' if cached else 'first time'} |"

@@ -49,7 +49,7 @@ PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
 
 
 class Still(nn.Module):
-    """A network that costs nothing, so that what is timed is everything around it."""
+    """A network without computation, to time everything around it."""
 
     def forward(self, x: Tensor, level: Tensor, cond: Tensor | None) -> Tensor:
         """Return the input."""
@@ -70,7 +70,7 @@ def sampling(name: str) -> Row:
     def ours() -> Tensor:
         noise = Noise(image_seeds(0, 64))
         x = start(denoise.schedule, 1.0, noise.like(torch.empty(shape)))
-        return deque(trajectory(denoise, sampler, x, grid, noise), maxlen=1)[0].x0  # keep one frame, not fifty
+        return deque(trajectory(denoise, sampler, x, grid, noise), maxlen=1)[0].x0  # keep only the last frame
 
     @torch.no_grad()
     def theirs() -> Tensor:
@@ -80,7 +80,7 @@ def sampling(name: str) -> Row:
             x = peer.step(x, t, x, generator=random).prev_sample
         return x
 
-    note = f"diffusers {name}Scheduler, network of no cost, 64 x 28 x 28, 50 steps"
+    note = f"diffusers {name}Scheduler, network without computation, 64 x 28 x 28, 50 steps"
     return side_by_side(f"{name} loop around the network", ours, theirs, note)
 
 
@@ -101,7 +101,7 @@ def seeded_noise() -> Row:
 
 
 def training_step() -> Row:
-    """A training step of the small network with everything around it, against the shortest loop that does the same."""
+    """A training step of the small network, against the shortest equivalent loop."""
     data = torch.randn(10_000, 2)
     nets = [ConditionalMLP(), ConditionalMLP()]
     optimizers = [torch.optim.AdamW(net.parameters(), fused=True) for net in nets]
@@ -136,7 +136,7 @@ def training_step() -> Row:
 
 
 def closest_point() -> Row:
-    """The closest point on the spiral, against brute force with as many curve points as give the same precision 1e-5."""
+    """The closest point on the spiral, against brute force with curve points for the same precision of 1e-5."""
     points = np.random.default_rng(0).normal(0, 0.7, (2000, 2))
     curve = spiral_curve(np.linspace(THETA_MIN, THETA_MAX, 10_000))
 
@@ -157,17 +157,17 @@ def optimum() -> Row:
         squared = (x[:, None] - alpha * data).square().sum(-1)
         return (-squared / (2 * sigma**2)).softmax(1) @ data
 
-    note = "the formula as written, float32, 16 images against 2,000"
+    note = "the formula without optimisation, float32, 16 images against 2,000"
     return side_by_side("optimal denoiser of a finite set", lambda: oracle(x, 0.5), direct, note)
 
 
 def rows() -> list[Row]:
-    """What is measured side by side with a peer in milliseconds."""
+    """Return the comparisons with a peer, in milliseconds."""
     own = [sampling("DDIM"), sampling("DDPM"), seeded_noise(), training_step(), closest_point(), optimum()]
     return [*own, *sinkhorn_rows(), mmd_row(), *measure_rows(), startup()]
 
 
-# Sections of the page in its order; of `make bench` those of a few minutes, of `make bench-all` all.
+# Sections of the page in order: those of a few minutes (`make bench`), and the long ones (`make bench-all`).
 SHORT: dict[str, Callable[[], list[str]]] = {
     "Training speed of image networks": lambda: throughput() + parts() + costs(),
     "Training on a busy machine": busy,
@@ -186,7 +186,7 @@ LONG: dict[str, Callable[[], list[str]]] = {
     "Autoregressive models": autoregressive,
     "Language models": lambda: language(seeds=(0, 1, 2)),
     "Sequence to sequence": lambda: seq2seq(seeds=(0, 1, 2)),
-    "Pictures from words": lambda: captions(networks=["unet-tiny", "unet-tiny:attends=yes"]),
+    "Text to image": lambda: captions(networks=["unet-tiny", "unet-tiny:attends=yes"]),
     "Quality against network evaluations": evaluations,
     "Sampling speed at equal quality": against_diffusers,
     "Variances and schedules for few steps": variational,
@@ -197,17 +197,17 @@ LONG: dict[str, Callable[[], list[str]]] = {
 
 
 def main() -> None:
-    """Measure what is asked for; each section is written as soon as it is measured, and the others stay as they are."""
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--all", action="store_true", help="also what takes long")
-    asked.add_argument("--only", default="", help="sections that have this in their title")
-    given = asked.parse_args()
+    """Measure the selected sections and write each as soon as it is measured; the others are kept."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="also run the long sections")
+    parser.add_argument("--only", default="", help="sections whose title contains this")
+    args = parser.parse_args()
     torch.set_num_threads(2)
     print(machine())
-    if not given.only:
+    if not args.only:
         write_rows(rows(), PAGE)
-    for title, measured in (SHORT | LONG if given.all or given.only else SHORT).items():
-        if given.only.casefold() in title.casefold():
+    for title, measured in (SHORT | LONG if args.all or args.only else SHORT).items():
+        if args.only.casefold() in title.casefold():
             begun = time.perf_counter()
             write_section(title, measured(), PAGE)
             print(f"{title}: {time.perf_counter() - begun:.0f} s", flush=True)

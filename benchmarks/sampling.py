@@ -21,13 +21,13 @@ from reverie.diffusion.schedule import Linear
 from reverie.runs.run import Run
 
 BUDGETS = (5, 10, 20, 50)
-COUNT = 1000  # samples for each figure: those of a table share their seeds
+COUNT = 1000  # samples for each figure, with equal seeds
 TOLERANCES = (1e-1, 3e-2, 1e-2, 1e-3)
-MISSING = ["MNIST was not found, so nothing was measured; set REVERIE_DATA."]
+MISSING = ["MNIST was not found; set REVERIE_DATA."]
 
 
 class Counter:
-    """Counts the evaluations of a denoiser and the time spent inside its network, while it is entered."""
+    """A context that counts the evaluations of a denoiser and the time spent in its network."""
 
     def __init__(self, denoiser: NetDenoiser) -> None:
         self.net, self.calls, self.seconds = denoiser.net, 0, 0.0
@@ -49,7 +49,7 @@ class Counter:
 
 
 def _cell(known: Mnist, sampler: str, grid: str, column: int) -> str:
-    """Return the distance at a budget, with the evaluations where they are not the budget."""
+    """Return the distance at a budget, with the number of evaluations where it differs."""
     run, spec = known.run, sampler
     schedule = run.diffusion.denoiser.schedule
     steps = affordable(build(SAMPLERS, sampler, "sampler"), build(GRIDS, grid, "grid"), schedule, BUDGETS[column])
@@ -84,15 +84,15 @@ def evaluations() -> list[str]:
     grids = [(usual, grid) for grid in ("uniform", "quadratic", "trailing", "karras", "log-snr") if grid != spacing]
     steady = [(name, "log-snr") for name in ("dpm++2m", "dpm++3m", "dpm++sde", "unipc")]  # where their steps are even
     return [
-        f"Fréchet distance (as above, {COUNT:,} samples, seed 0) at 5, 10, 20 and 50 network evaluations; another number of"
-        " evaluations stands in brackets.  The first row is the default.",
+        f"Fréchet distance (as above, {COUNT:,} samples, seed 0) at 5, 10, 20 and 50 network evaluations; a different number"
+        " of evaluations is in brackets. The first row is the default.",
         "",
         *_table(known, every + grids + steady),
     ]
 
 
 class Scaled(nn.Module):
-    """Our network as diffusers calls one: x and the index of a step in, noise out."""
+    """The network with the interface of diffusers: x and the index of a step in, noise out."""
 
     def __init__(self, inner: NetDenoiser, cond: Tensor | None) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class Scaled(nn.Module):
 
 @torch.no_grad()
 def their_ddim(run: Run, n: int, steps: int = 50) -> np.ndarray:
-    """Sample our network with diffusers' DDIMScheduler as it comes: linear betas, leading times, clipped estimates."""
+    """Sample with the DDIMScheduler of diffusers and its defaults: linear betas, leading times, clipped estimates."""
     import diffusers
 
     make: Any = diffusers.DDIMScheduler
@@ -138,7 +138,7 @@ def streaming() -> list[str]:
     known = mnist()
     if known is None:
         return MISSING
-    lines = ["| images, 5 steps, to .npy | seconds | most memory of the process |", "|---|---|---|"]
+    lines = ["| images, 5 steps, to .npy | seconds | peak memory |", "|---|---|---|"]
     with tempfile.TemporaryDirectory() as place:
         for count in (1000, 10_000):
             words = [sys.executable, "-c", CHILD, str(known.run.path), str(count), f"{place}/x.npy"]
@@ -150,7 +150,7 @@ def streaming() -> list[str]:
 
 
 def precision() -> list[str]:
-    """Compare sampling in bfloat16 with the usual precision: speed of a batch, and distance of the same seeds."""
+    """Compare sampling in bfloat16 and float32: speed of a batch, and distance with equal seeds."""
     known = mnist()
     if known is None:
         return MISSING
@@ -169,7 +169,7 @@ def precision() -> list[str]:
 
 
 def against_diffusers() -> list[str]:
-    """Find the fewest steps with which the default sampler is no worse than their DDIM-50, and compare the speed."""
+    """Find the fewest steps with which the default sampler reaches the distance of DDIM-50 in diffusers; compare the speed."""
     known = mnist()
     if known is None:
         return MISSING

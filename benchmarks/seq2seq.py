@@ -1,9 +1,8 @@
-"""Sequence to sequence: how many unseen sources are answered exactly after the same time of the processor.
+"""Sequence to sequence: exact match on held-out sources after equal processor time.
 
     python -m benchmarks.seq2seq --only reversal:dot dates --seeds 0 --cpu-seconds 110
 
-110 s of one thread are about one minute of two cores.  Reversal is judged by strings of exactly 20 letters, none of them
-trained on.
+110 s of one thread equal about one minute of two cores.  Reversal is tested on held-out strings of exactly 20 letters.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ VARIANTS = {
     "numbers-fa": ("numbers-fa", "seq2seq", ""),
     "numbers-fa:transformer": ("numbers-fa", "transformer-seq2seq", ""),
 }
-HEAD = ["| task | model | seed | numbers | steps | seconds of one thread | answered exactly | goal | all unseen | nats/token |"
-        " longer than trained | answers/s |", "|---|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
+HEAD = ["| task | model | seed | parameters | steps | seconds of one thread | exact match | all held out | nats/token |"
+        " longer sources | answers/s |", "|---|---|---|---|---|---|---|---|---|---|---|---|"]  # fmt: skip
 STRINGS = 1000  # of 20 letters
 
 
 def strings(run: Run) -> list[TextPair]:
-    """Return strings of exactly 20 letters that were not trained on."""
+    """Return held-out strings of exactly 20 letters."""
     train = find_data(run, 1)[0].x
     assert isinstance(train, TextPairs)
     known = {source for source, _ in train.pairs()}
@@ -56,7 +55,7 @@ def strings(run: Run) -> list[TextPair]:
 
 
 def source_of(data: str, place: Path) -> str:
-    """Return the name of data, or, of strings of 20 letters alone, a file of as many as `reversal` has."""
+    """Return the name of a data set, or a file of strings of 20 letters, as many as `reversal` has."""
     if data != "reversal20":
         return data
     made = reversal(PAIRS["reversal"], np.random.default_rng(0), (LONGEST_STRING, LONGEST_STRING))
@@ -68,7 +67,7 @@ def source_of(data: str, place: Path) -> str:
 
 def row(name: str, seed: int, seconds: float, place: Path) -> str:
     """Train a variant for a time of the processor and return a line of figures."""
-    data, family, goal = VARIANTS[name]
+    data, family, _ = VARIANTS[name]
     begun = time.process_time()
     run = reverie.train(
         source_of(data, place), place / f"{name.replace(':', '-')}-{seed}",
@@ -78,18 +77,18 @@ def row(name: str, seed: int, seconds: float, place: Path) -> str:
     taken = time.process_time() - begun
     found = reverie.evaluate(run, progress=False)
     figures = found["sections"]["answers"]
-    judged = figures["exact_match"]
+    exact_match = figures["exact_match"]
     if data.startswith("reversal"):
         pairs = strings(run)
         answers = answer_pairs(pair_model(run), pairs, {}, lambda what, i, of: None)
-        judged = share_right([answer == target for answer, (_, target) in zip(answers, pairs, strict=True)])
+        exact_match = share_right([answer == target for answer, (_, target) in zip(answers, pairs, strict=True)])
     longer = format_score(figures["exact_match_longer"], ".3f") if "exact_match_longer" in figures else ""
     print(f"{name} seed {seed} by characters:", {r["characters"]: (r["exact"], r["pairs"]) for r in figures["by_length"]})
     cost = found["sections"]["likelihood"]["exact"]
     exact = f"{format_score(figures['exact_match'], '.4f')} of {figures['exact_match']['n']:,}"
     return (
         f"| {data} | {family} | {seed} | {run.model.facts()['parameters']:,} | {int(run.metrics()[-1]['i']):,} | {taken:.0f} |"
-        f" {format_score(judged, '.4f')} | {goal} | {exact} |"
+        f" {format_score(exact_match, '.4f')} | {exact} |"
         f" {cost['value']:.5f} | {longer} | {1e3 / found['processor_milliseconds_per_sample']:,.0f} |"
     )
 
@@ -97,7 +96,7 @@ def row(name: str, seed: int, seconds: float, place: Path) -> str:
 def seq2seq(
     names: tuple[str, ...] = tuple(VARIANTS), seeds: tuple[int, ...] = (0,), seconds: float = SECONDS, place: Path | None = None
 ) -> list[str]:
-    """Train each and return the table."""
+    """Train each variant and return the table."""
     threads, lines = torch.get_num_threads(), list(HEAD)
     torch.set_num_threads(1)
     try:
@@ -110,25 +109,25 @@ def seq2seq(
     finally:
         torch.set_num_threads(threads)
     about = [
-        "Pairs of texts that are made by a rule, characters as tokens, nothing chosen by hand; seconds are the processor's, of"
-        " one thread. Answers are greedy, and right if every character is; ± is the standard error of a share. Reversal is"
-        " judged by 1,000 strings of exactly 20 letters, where the training has 1 to 20, and in reversal20 no others; the rest"
-        " by held-out sources. None of these was trained on. Longer: strings of 21 to 40 letters, numbers of 7 to 9 digits.",
+        "Pairs of texts made by a rule, characters as tokens, default settings; seconds are processor time of one thread."
+        " Greedy answers; ± is the standard error of a share. Reversal is tested on 1,000 held-out strings of exactly 20"
+        " letters (training: 1 to 20 letters, reversal20: only 20), the other tasks on held-out sources. Longer sources:"
+        " strings of 21 to 40 letters, numbers of 7 to 9 digits.",
         "",
     ]
     return [*about, *lines]
 
 
 def main() -> None:
-    """Measure what is asked for and print it."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    asked.add_argument("--only", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
-    asked.add_argument("--seeds", default="0")
-    asked.add_argument("--cpu-seconds", type=float, default=SECONDS)
-    asked.add_argument("--runs", type=Path, default=None, help="where the runs are kept")
-    given = asked.parse_args()
+    """Measure and print the selected cases."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--only", nargs="*", default=list(VARIANTS), choices=list(VARIANTS))
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--cpu-seconds", type=float, default=SECONDS)
+    parser.add_argument("--runs", type=Path, default=None, help="folder of the runs")
+    args = parser.parse_args()
     print(machine(), flush=True)
-    seq2seq(tuple(given.only), tuple(int(s) for s in given.seeds.split(",")), given.cpu_seconds, given.runs)
+    seq2seq(tuple(args.only), tuple(int(s) for s in args.seeds.split(",")), args.cpu_seconds, args.runs)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The colour images of the benchmarks, made of public packages: `python -m benchmarks.sets FOLDER`.
+"""Make the colour images of the benchmarks from public packages: `python -m benchmarks.sets FOLDER`.
 
 FOLDER/emoji: 1,906 images of Google's Noto emoji in nine folders (npm emoji-datasource-google 16.0.0, 64 x 64, no skin tones).
 FOLDER/photos: 432 squares of 24 photographs (Debian's plasma-workspace-wallpapers and mate-backgrounds), each cut into 3 x 6
-and made 256 x 256.  Both are fetched by npm and apt-get.
+tiles of 256 x 256.  Both are downloaded by npm and apt-get.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ DOWN, ACROSS, SIDE = 3, 6, 256
 
 
 def make_emoji(folder: Path, aside: Path) -> int:
-    """Sort the emoji of the package into folders by their category; return how many they are."""
+    """Sort the emoji of the package into folders by category; return their count."""
     subprocess.run(["npm", "pack", "--silent", EMOJI], cwd=aside, check=True, stdout=subprocess.DEVNULL)
     with tarfile.open(next(aside.glob("emoji-datasource-google-*.tgz"))) as archive:
         archive.extractall(aside, filter="data")
@@ -40,7 +40,7 @@ def make_emoji(folder: Path, aside: Path) -> int:
 
 
 def make_photos(folder: Path, aside: Path) -> int:
-    """Cut the photographs of the packages into squares; return how many these are."""
+    """Cut the photographs of the packages into squares; return their count."""
     subprocess.run(["apt-get", "download", *WALLPAPERS], cwd=aside, check=True, capture_output=True)
     for package in aside.glob("*.deb"):
         subprocess.run(["dpkg-deb", "-x", package, aside], check=True)
@@ -61,9 +61,9 @@ def make_photos(folder: Path, aside: Path) -> int:
 
 def main() -> None:
     """Make both folders."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    asked.add_argument("folder", type=Path)
-    folder = asked.parse_args().folder
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("folder", type=Path)
+    folder = parser.parse_args().folder
     for name, make in (("emoji", make_emoji), ("photos", make_photos)):
         with tempfile.TemporaryDirectory() as aside:
             print(f"{folder / name}: {make(folder / name, Path(aside)):,} images")

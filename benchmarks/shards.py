@@ -1,7 +1,7 @@
-"""Images that do not fit: how fast shards are read and what a training on a million images takes of memory.
+"""Data larger than memory: reading speed of shards, and memory of training on a million images.
 
-A set of a million images is simulated: an index points a million numbers at twenty thousand real images of 32 x 32.  Rates are
-images for each second of the processor, all threads counted; memory is the peak of the process.
+A million images are simulated by an index with a million entries for twenty thousand images of 32 x 32.  Rates are
+images per processor second of all threads; memory is the peak of the process.
 
     python -m benchmarks.shards --cpu-seconds 20 --out benchmarks/shards.json
 """
@@ -47,7 +47,7 @@ server.serve_forever()
 
 
 def make_images(folder: Path, kind: str) -> None:
-    """Write smooth random images, whose files are about as large as those of photographs of this size."""
+    """Write smooth random images with file sizes like those of photographs."""
     random = np.random.default_rng(0)
     for k in range(REAL):
         coarse = Image.fromarray(random.integers(0, 255, (8, 8, 3), dtype=np.uint8)).resize((SIDE, SIDE))
@@ -58,7 +58,7 @@ def make_images(folder: Path, kind: str) -> None:
 
 
 def repeat(shards: Path, out: Path, times: int = TIMES) -> None:
-    """Write an index in which each image stands many times, in blocks of their own, beside links to the same shards."""
+    """Write an index with many entries for each image, in separate blocks, beside links to the same shards."""
     out.mkdir()
     for shard in shards.glob("*.tar"):
         os.link(shard, out / shard.name)
@@ -73,12 +73,12 @@ def repeat(shards: Path, out: Path, times: int = TIMES) -> None:
 
 
 def peak() -> float:
-    """Return the most memory that this process had, in MB."""
+    """Return the peak memory of this process, in MB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000
 
 
 def loading(source: str, seconds: float) -> dict[str, float]:
-    """Read batches one after another; what is read ahead by other threads is counted too."""
+    """Read batches in sequence, including the work of read-ahead threads."""
     data = load_data(source)
     source_of = batches(data, BATCH, 0)
     list(islice(source_of, 4))
@@ -91,7 +91,7 @@ def loading(source: str, seconds: float) -> dict[str, float]:
 
 
 def training(source: str, seconds: float) -> dict[str, float]:
-    """Take steps of the default network for such images, and say how many images it needs."""
+    """Train steps of the default network for such images, and return the images per second."""
     with tempfile.TemporaryDirectory() as folder:
         made = prepare(source, Path(folder) / "run", steps=10**6, device="cpu")
         model, train, settings = made.learner.model, made.train, made.run.config.training
@@ -112,14 +112,14 @@ def training(source: str, seconds: float) -> dict[str, float]:
 
 
 def whole(source: str, seconds: float) -> dict[str, float]:
-    """Train for a few steps as anyone does, with checks, previews and samples at the end, for the memory that it takes."""
+    """Train for a few steps with checks, previews and samples, to measure the memory."""
     with tempfile.TemporaryDirectory() as folder:
         run = reverie.train(source, Path(folder) / "run", steps=20, device="cpu", progress=False)
         return {"steps": 20, "set": run.config.data.count, "peak_megabytes": peak()}
 
 
 def apart(what: str, source: str, seconds: float) -> dict[str, float]:
-    """Measure in a process of its own."""
+    """Measure in a child process."""
     words = [sys.executable, "-m", "benchmarks.shards", "--measure", what, "--source", source, "--cpu-seconds", str(seconds)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
     found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
@@ -127,7 +127,7 @@ def apart(what: str, source: str, seconds: float) -> dict[str, float]:
 
 
 def serve(folder: Path) -> Iterator[str]:
-    """Serve a folder from a process of its own, and yield its address."""
+    """Serve a folder from a child process, and yield its address."""
     code = SERVE.format(root=str(Path(__file__).parent.parent), folder=str(folder))
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -159,25 +159,25 @@ def shards(seconds: float, folder: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print a table, and keep it."""
+    """Measure, print the table, and save it."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--cpu-seconds", type=float, default=20.0)
     options.add_argument("--out", type=Path)
-    options.add_argument("--folder", type=Path, help="where the images go, and stay; a temporary folder if none")
+    options.add_argument("--folder", type=Path, help="folder of the images; default: a temporary one")
     options.add_argument("--measure", choices=("loading", "training", "whole"))
     options.add_argument("--source")
-    given = options.parse_args()
+    args = options.parse_args()
     torch.set_num_threads(1)
-    if given.measure:
-        measure = {"loading": loading, "training": training, "whole": whole}[given.measure]
-        print(json.dumps(measure(given.source, given.cpu_seconds)))
+    if args.measure:
+        measure = {"loading": loading, "training": training, "whole": whole}[args.measure]
+        print(json.dumps(measure(args.source, args.cpu_seconds)))
         return
     with tempfile.TemporaryDirectory() as folder:
-        found = shards(given.cpu_seconds, given.folder or Path(folder))
+        found = shards(args.cpu_seconds, args.folder or Path(folder))
     for name, figures in found.items():
         print(f"{name:36}", ", ".join(f"{key} {value:,.0f}" for key, value in figures.items()), flush=True)
-    if given.out:
-        given.out.write_text(json.dumps(found, indent=1) + "\n")
+    if args.out:
+        args.out.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,8 @@
-"""Small sets: training with and without augmentation, and from the weights of another run against from nothing.
+"""Small data sets: training with and without augmentation, and from the weights of another run or from scratch.
 
-    python -m benchmarks.small --photos DIR --emoji DIR --data-dir DIR --steps 3000 [--ways none auto --rates 5e-3]
+    python -m benchmarks.small --photos DIR --emoji DIR --data-dir DIR --steps 3000 [--augment none auto --rates 5e-3]
 
-Lengths are in steps, so a busy machine gives the same figures.  Every set is divided once: the figures are of images that no
-training has seen.
+Lengths are in steps, so the load of the machine does not matter.  All figures refer to one held-out set.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ from reverie.families.diffusion.family import DATA_OPTIONS
 from reverie.families.diffusion.noise_levels import noised_losses
 from reverie.runs.run import Run
 
-WAYS = ("none", "auto", "shift", "rotate", "zoom", "colour", "flip", "flip:conditioned=no")
-LOSS_SEEDS = 4  # times 512 noised images: what the held-out loss is the mean of
+AUGMENTATIONS = ("none", "auto", "shift", "rotate", "zoom", "colour", "flip", "flip:conditioned=no")
+LOSS_SEEDS = 4  # batches of 512 noised images for the held-out loss
 HEAD = ["| what | images | held-out loss | KID | KID of training images | copies |", "|---|---|---|---|---|---|"]
 
 
 @dataclass(frozen=True)
 class Split:
-    """Images to train on, written into a folder with their labels as folder names, and others to measure with."""
+    """Training images, written into a folder with their labels as folder names, and images to measure with."""
 
     folder: Path
     train: Dataset
@@ -46,7 +45,7 @@ class Split:
 
 
 def divided(data: Dataset, count: int, folder: Path) -> Split:
-    """Take so many images by chance to train on; all others are for measuring."""
+    """Choose training images at random; all others are for measuring."""
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
     train, test = data.take(order[:count]), data.take(order[count:])
     x, labels = train.batch(torch.arange(len(train)))
@@ -58,7 +57,7 @@ def divided(data: Dataset, count: int, folder: Path) -> Split:
 
 
 def as_known(data: Dataset, run: Run) -> Dataset:
-    """Return data with their labels numbered as a run numbers them."""
+    """Return data with the label numbers of a run."""
     names = run.config.data.labels
     if data.labels is None or not names:
         return Dataset(data.name, data.x)
@@ -68,16 +67,16 @@ def as_known(data: Dataset, run: Run) -> Dataset:
 
 @dataclass(frozen=True)
 class Bench:
-    """Where runs are kept, how long the longest are, how many samples are measured, and what is compared."""
+    """Folder of the runs, steps of the longest, count of samples, and what is compared."""
 
     place: Path
     steps: int
     count: int
-    ways: Sequence[str] = ()
+    augmentations: Sequence[str] = ()
     rates: Sequence[float] = ()
 
     def trained(self, split: Split, name: str, steps: int | None = None, **options: Any) -> Run:
-        """Train, where it was not done before, and print a row of figures about images that the run has not seen."""
+        """Train unless the run exists, and print a row of figures on held-out images."""
         steps = steps or self.steps
         path = self.place / "runs" / name
         run = reverie.load(path) if path.exists() else reverie.train(str(split.folder), path, steps=steps, **options)
@@ -86,7 +85,7 @@ class Bench:
         samples, train = samples_tensor(run.sample(self.count).x), some(split.train)
         features = choose_features("general", split.train, split.test)
         drawn, seen, unseen = (features.of(x) for x in (samples, train[: self.count], some(split.test, self.count)))
-        unit = float(unseen.square().mean().sqrt())  # as in evaluate: KID does not depend on how large features are
+        unit = float(unseen.square().mean().sqrt())  # as in evaluate: KID does not depend on the scale of features
         ours, real = (kid(x / unit, unseen / unit) for x in (drawn, seen))
         found = neighbours(samples, lambda: train.split(512), lambda index: train[index])
         print(
@@ -98,26 +97,26 @@ class Bench:
         return run
 
     def augmentation(self, split: Split) -> None:
-        """Compare the usual augmentation with none, and with each of its parts alone."""
-        for way in self.ways:
-            self.trained(split, f"{split.folder.name} {way}", augment=way)
+        """Compare the default augmentation with none, and with each of its parts alone."""
+        for augmentation in self.augmentations:
+            self.trained(split, f"{split.folder.name} {augmentation}", augment=augmentation)
 
     def starting(self, first: Run, split: Split) -> None:
-        """Compare a start from a run's weights, at several learning rates, with one from nothing, for two lengths."""
+        """Compare training from a run, at several learning rates, with training from scratch, for two lengths."""
         network = {key: value for key, value in first.diffusion_settings.network.items() if key not in DATA_OPTIONS}
         for steps in (self.steps // 10, self.steps // 3):
-            self.trained(split, f"{split.folder.name} from nothing {steps}", steps, network=network)
+            self.trained(split, f"{split.folder.name} from scratch {steps}", steps, network=network)
             for rate in self.rates:
                 name = f"{split.folder.name} from {first.path.name} at rate {rate:g} {steps}"
                 self.trained(split, name, steps, start_from=first.path, learning_rate=rate)
 
     def photos(self, path: str, size: str) -> None:
-        """Photos: three quarters to train on."""
+        """Photos: three quarters for training."""
         data = load_data(path, size=size)
         self.augmentation(divided(data, len(data) * 3 // 4, self.place / "photos"))
 
     def emoji(self, path: str, size: str, label: str) -> None:
-        """Emoji with their labels; then half of one label, from nothing and from a run of all others."""
+        """Emoji with their labels; then half of one label, from scratch and from a run of all others."""
         data = load_data(path, size=size)
         assert data.labels is not None
         self.augmentation(divided(data, len(data) * 3 // 4, self.place / "emoji"))
@@ -129,7 +128,7 @@ class Bench:
         self.starting(first, divided(one, len(one) // 2, self.place / label))
 
     def hoda(self, folder: str, images: int = 500) -> None:
-        """Persian digits, few of them, from nothing and from a run of MNIST."""
+        """Few Persian digits, from scratch and from an MNIST run."""
         first = reverie.train("mnist", self.place / "runs" / "mnist", steps=self.steps, data_dir=folder)
         data = load_data("hoda", size="28", data_dir=folder)
         known = data.take(torch.randperm(len(data), generator=torch.Generator().manual_seed(1))[: images + 5000])
@@ -137,35 +136,39 @@ class Bench:
 
 
 def some(data: Dataset, most: int = 10**6) -> Tensor:
-    """Return images, at most so many."""
+    """Return at most count images."""
     return data.batch(torch.arange(min(most, len(data))))[0]
 
 
 def main() -> None:
-    """Measure what there are data for."""
-    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    asked.add_argument("--photos", help="folder of photos")
-    asked.add_argument("--emoji", help="folder of emoji with a folder for each label")
-    asked.add_argument("--label", default="Food and Drink", help="the label that is learned on top of the others")
-    asked.add_argument("--data-dir", help="where the files of mnist and hoda are")
-    asked.add_argument("--size", default="32", help="of photos and emoji")
-    asked.add_argument("--steps", type=int, default=3000, help="of the longest trainings")
-    asked.add_argument("--count", type=int, default=512, help="samples that are measured")
-    asked.add_argument("--out", help="folder to keep images and runs in; a temporary one if not given")
-    asked.add_argument("--ways", nargs="*", default=WAYS, help="of augmenting")
-    asked.add_argument(
-        "--rates", type=float, nargs="*", default=(1e-2, 5e-3, 3e-3), help="of a start from another run; none for no start"
+    """Measure the data sets that were given."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--photos", help="folder of photos")
+    parser.add_argument("--emoji", help="folder of emoji with a folder for each label")
+    parser.add_argument("--label", default="Food and Drink", help="the label that is trained after the others")
+    parser.add_argument("--data-dir", help="folder of the MNIST and Hoda files")
+    parser.add_argument("--size", default="32", help="of photos and emoji")
+    parser.add_argument("--steps", type=int, default=3000, help="steps of the longest trainings")
+    parser.add_argument("--count", type=int, default=512, help="samples to measure")
+    parser.add_argument("--out", help="folder of images and runs; default: a temporary one")
+    parser.add_argument("--augment", nargs="*", default=AUGMENTATIONS, help="augmentations to compare")
+    parser.add_argument(
+        "--rates",
+        type=float,
+        nargs="*",
+        default=(1e-2, 5e-3, 3e-3),
+        help="learning rates of training from another run; none to skip it",
     )
-    given = asked.parse_args()
+    args = parser.parse_args()
     print(machine(), *HEAD, sep="\n", flush=True)
     with tempfile.TemporaryDirectory() as aside:
-        bench = Bench(Path(given.out or aside), given.steps, given.count, given.ways, given.rates)
-        if given.photos:
-            bench.photos(given.photos, given.size)
-        if given.emoji:
-            bench.emoji(given.emoji, given.size, given.label)
-        if given.data_dir:
-            bench.hoda(given.data_dir)
+        bench = Bench(Path(args.out or aside), args.steps, args.count, args.augment, args.rates)
+        if args.photos:
+            bench.photos(args.photos, args.size)
+        if args.emoji:
+            bench.emoji(args.emoji, args.size, args.label)
+        if args.data_dir:
+            bench.hoda(args.data_dir)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a command costs before it does anything: the processor time of the shortest sampling beside that of loading torch."""
+"""Start-up: processor time of the shortest sampling against that of loading torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLE = ("-m", "reverie", "sample", "{run}", "-n", "1", "--steps", "1", "--out"
 
 
 def processor_seconds(*words: str) -> float:
-    """Run Python in a process of its own and return the processor time it took."""
+    """Run Python in its own process and return its processor time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *words], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -1,4 +1,4 @@
-"""Steering on MNIST: illusions recognised by a classifier that has seen none, and what guidance costs."""
+"""Steering on MNIST: illusions that a classifier recognises, and the cost of guidance."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRIES, VIEWS, LABELS = 64, "identity,rotate180", "6,9"
 
 @torch.no_grad()
 def recognised(net: LeNet, made: Illusions, labels: tuple[int, ...]) -> torch.Tensor:
-    """Return which pictures a classifier takes for the right label in every view, (N,)."""
+    """Return for which images a classifier recognises the right label in every view, (N,)."""
     seen = [torch.from_numpy(made.seen(k))[:, None].float() for k in range(len(labels))]
     return torch.stack([net(x)[1].argmax(1) == label for x, label in zip(seen, labels, strict=True)]).all(0)
 
@@ -31,16 +31,16 @@ def guidance_cost(run: Run, n: int = 32, rounds: int = 7) -> tuple[float, float,
     x = torch.randn(n, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     none = torch.full_like(cond, NULL)
     plain, guided = ClassifierFree(denoise, 1.0), ClassifierFree(denoise, 3.0)
-    ways: tuple[Callable[[], object], ...] = (
+    methods: tuple[Callable[[], object], ...] = (
         lambda: plain(x, 0.5, cond),
         lambda: guided(x, 0.5, cond),
         lambda: torch.lerp(denoise(x, 0.5, none).x0, denoise(x, 0.5, cond).x0, 3.0),
     )
     least = [float("inf")] * 3
     for _ in range(rounds):
-        for k, way in enumerate(ways):
+        for k, method in enumerate(methods):
             begun = time.perf_counter()
-            way()
+            method()
             least[k] = min(least[k], time.perf_counter() - begun)
     return least[0], least[1], least[2]
 
@@ -49,15 +49,15 @@ def steering() -> list[str]:
     """Return the lines of the section."""
     known = mnist()
     if known is None:
-        return ["MNIST was not found, so steering was not measured; set REVERIE_DATA."]
+        return ["MNIST was not found, set REVERIE_DATA."]
     return measure(known.run, known.net, known.accuracy)
 
 
 def measure(run: Run, net: LeNet, accuracy: float) -> list[str]:
     """Count the illusions that a LeNet recognises, and time guidance."""
     lines = [
-        f"`reverie illusion RUN --views {VIEWS} --labels {LABELS} -n {TRIES}` with the run of above: a LeNet trained on"
-        f" clean digits (test accuracy {accuracy:.2%}) takes so many for a 6 and, upside down, for a 9:",
+        f"`reverie illusion RUN --views {VIEWS} --labels {LABELS} -n {TRIES}` with the run above: a LeNet trained on"
+        f" clean digits (test accuracy {accuracy:.2%}) recognises this number as a 6 and, upside down, as a 9:",
         "",
         "| guidance | seed 0 | seed 1 |",
         "|---|---|---|",
@@ -69,7 +69,7 @@ def measure(run: Run, net: LeNet, accuracy: float) -> list[str]:
     once, batch, calls = guidance_cost(run)
     lines += [
         "",
-        f"An estimate of 32 images takes {once * 1e3:.1f} ms at scale 1, which is no guidance, {batch * 1e3:.1f} ms with both"
+        f"An estimate of 32 images takes {once * 1e3:.1f} ms at scale 1 (no guidance), {batch * 1e3:.1f} ms with both"
         f" halves in one batch, {calls * 1e3:.1f} ms in two calls ({calls / batch:.2f} x).",
     ]
     print("\n".join(lines), flush=True)

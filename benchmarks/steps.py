@@ -1,11 +1,11 @@
-"""Few steps: where the error of deterministic samplers comes from, cheap mends, and what a default costs and gives.
+"""Few steps: sources of error of deterministic samplers, cheap corrections, and quality and time of defaults.
 
-`REVERIE_DATA=DIR python -m benchmarks.steps why RUN` puts the optimal denoiser of the training data in place of the network
-over parts of the noise range; `mends RUN` changes one thing at a time at ten evaluations; `settings RUN` compares samplers,
+`REVERIE_DATA=DIR python -m benchmarks.steps why RUN` replaces the network by the optimal denoiser of the training data over
+parts of the noise levels; `mends RUN` makes one change at a time at ten evaluations; `settings RUN` compares samplers,
 grids and steps; `student RUN` measures a distilled run in 1, 2 and 4 evaluations; `recipes FOLDER --steps 2000` trains MNIST
-anew with one thing changed each time; `points FOLDER --steps 10000 -n 5000` compares samplers on points.  Each prints a table;
+with one change each time; `points FOLDER --steps 10000 -n 5000` compares samplers on points.  Each prints a table;
 times are processor time of one thread.  Distances are Fréchet distances of LeNet features on MNIST, of the features that
-`reverie evaluate` chooses for other images, and sliced Wasserstein distances of points.
+`reverie evaluate` selects for other images, and sliced Wasserstein distances of points.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from reverie.evaluation.metrics.frechet import frechet_to
 from reverie.nets.lenet import features_and_classes
 from reverie.transport import sliced_wasserstein
 
-REFERENCE = 10_000  # data, at most, that features other than LeNet's are compared with
+REFERENCE = 10_000  # largest number of data for features other than LeNet's
 
 
 class ByLabel(Denoiser):
-    """The optimum for the training data of each label, asked label by label, which takes a tenth of the time for ten."""
+    """The optimal denoiser of the training data of each label, evaluated by label, in a tenth of the time for ten labels."""
 
     def __init__(self, like: Denoiser, z: Tensor, labels: Tensor) -> None:
         super().__init__()
@@ -56,45 +56,45 @@ class ByLabel(Denoiser):
 
 
 class Spliced(Denoiser):
-    """One denoiser at times within an interval, and another outside."""
+    """One denoiser within an interval of times, and another outside."""
 
     def __init__(self, inside: Denoiser, outside: Denoiser, low: float, high: float) -> None:
         super().__init__()
         self.inside, self.outside, self.low, self.high, self.schedule = inside, outside, low, high, outside.schedule
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
-        """Return the estimate of the one or the other."""
+        """Return the estimate of the denoiser for this time."""
         return (self.inside if self.low < float(t) <= self.high else self.outside)(x, t, cond)
 
 
 class Louder(Denoiser):
-    """A denoiser whose noise is scaled, so that a deterministic step leaves more of it (after arXiv:2308.15321)."""
+    """A denoiser with scaled noise, so that a deterministic step keeps more of it (after arXiv:2308.15321)."""
 
     def __init__(self, inner: Denoiser, by: float) -> None:
         super().__init__()
         self.inner, self.by, self.schedule = inner, by, inner.schedule
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
-        """Return the estimate with its noise scaled."""
+        """Return the estimate with scaled noise."""
         found = self.inner(x, t, cond)
         return replace(found, eps=self.by * found.eps)
 
 
 @dataclass(frozen=True)
-class Judge:
+class SampleMetric:
     """Distances of samples of a run from its data."""
 
     distance: Callable[[Tensor], float]
     detail: float
 
     def __call__(self, x: Tensor) -> tuple[float, float]:
-        """Return the Fréchet distance of images and their detail as a share of the data's.  x: (N, C, H, W) in [0, 1]."""
+        """Return the Fréchet distance of images and their detail relative to the data.  x: (N, C, H, W) in [0, 1]."""
         return self.distance(x), float(detail(x).mean()) / self.detail
 
 
 @cache
-def judge_of(path: str) -> Judge:
-    """Return the judge for the data of a run; its classifier is kept between calls."""
+def metric_for(path: str) -> SampleMetric:
+    """Return the metric for the data of a run; its classifier is cached."""
     run = load(path, "cpu")
     data = load_source_data(run.config.data, folder=run.path)
     x = data.batch(torch.arange(len(data)))[0]
@@ -102,22 +102,22 @@ def judge_of(path: str) -> Judge:
     if run.config.data.name != "mnist":
         features = choose_features("auto", *data.split(0))
         to = frechet_to(features.of(x[torch.randperm(len(x), generator=torch.Generator().manual_seed(0))[:REFERENCE]]))
-        return Judge(lambda images: to(features.of(images)), fine)
-    return mnist_judge()
+        return SampleMetric(lambda images: to(features.of(images)), fine)
+    return mnist_metric()
 
 
 @cache
-def mnist_judge() -> Judge:
-    """Return the judge of MNIST, its 60,000 images and a LeNet that is kept between calls."""
+def mnist_metric() -> SampleMetric:
+    """Return the metric of MNIST: its 60,000 images and a cached LeNet."""
     data = load_data("mnist")
     x = data.batch(torch.arange(len(data)))[0]
     net = label_classifier(data, data).net
     to = frechet_to(features_and_classes(net, x)[0])
-    return Judge(lambda images: to(features_and_classes(net, images)[0]), float(detail(x[:2048]).mean()))
+    return SampleMetric(lambda images: to(features_and_classes(net, images)[0]), float(detail(x[:2048]).mean()))
 
 
 def drawn(run: Run, count: int, seed: int, steer: Steer | None = None, **options: Any) -> tuple[Tensor, float]:
-    """Return samples with all labels in turn, (count, C, H, W) in [0, 1], and the processor's milliseconds for each."""
+    """Return samples with all labels in turn, (count, C, H, W) in [0, 1], and the processor milliseconds of each."""
     label = "all" if run.config.data.labels else None
     begun, parts = time.process_time(), []
     for first in range(0, count, run.batch_size()):
@@ -136,18 +136,18 @@ def oracle(run: Run) -> Denoiser:
 
 
 def why(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
-    """Yield the cases: DDIM as it is, at both ends, and with the optimum in place of the network over a part of the times."""
+    """Yield the cases: DDIM, other ends of its grid, and the optimal denoiser in place of the network at part of the times."""
     plain = {"sampler": "ddim", "steps": 20, "autoguidance": 1.0}
     best = oracle(run)
 
     def spliced(low: float, high: float) -> Steer:
-        # the steered denoiser is `Given` its labels, so what is put in place needs them as well
+        # the steered denoiser is `Given` its labels, so its replacement needs them as well
         return lambda inner: Spliced(_Same(best, inner), inner, low, high)
 
     yield "ddim, 20 steps", None, plain
-    yield "optimum for t <= 0.3", spliced(0.0, 0.3), plain
-    yield "optimum for 0.3 < t <= 0.7", spliced(0.3, 0.7), plain
-    yield "optimum for t > 0.7", spliced(0.7, 1.0), plain
+    yield "optimal denoiser for t <= 0.3", spliced(0.0, 0.3), plain
+    yield "optimal denoiser for 0.3 < t <= 0.7", spliced(0.3, 0.7), plain
+    yield "optimal denoiser for t > 0.7", spliced(0.7, 1.0), plain
     yield "ddpm, 20 steps", None, plain | {"sampler": "ddpm"}
     yield "ddim, 20 steps, last at t = 0.05", None, plain | {"grid": "uniform:end=0.05"}
     yield "ddim, 20 steps, quadratic", None, plain | {"grid": "quadratic"}
@@ -161,15 +161,19 @@ class _Same(Denoiser):
         self.other, self.cond, self.schedule = other, getattr(given, "cond", None), other.schedule
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
-        """Return the other's estimate."""
+        """Return the estimate of the other denoiser."""
         return self.other(x, t, self.cond if cond is None else cond)
 
 
 def mends(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
-    """Yield the cases: what needs no training, one at a time, for dpm++2m of ten steps."""
+    """Yield the cases: corrections without training, one at a time, in ten steps."""
     plain = {"sampler": "dpm++2m", "steps": 10, "autoguidance": 1.0}
     yield "dpm++2m, 10 steps", None, plain
-    yield f"autoguidance {run.autoguidance or 2:g}, twice the work", None, plain | {"autoguidance": max(run.autoguidance, 1.4)}
+    yield (
+        f"autoguidance {run.autoguidance or 2:g}, twice the evaluations",
+        None,
+        plain | {"autoguidance": max(run.autoguidance, 1.4)},
+    )
     yield "dpm++sde, eta 0.5", None, plain | {"sampler": "dpm++sde:eta=0.5"}
     yield "dpm++sde", None, plain | {"sampler": "dpm++sde"}
     yield "ddim, 10 steps", None, plain | {"sampler": "ddim"}
@@ -178,7 +182,7 @@ def mends(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
 
 
 def settings(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
-    """Yield the cases: what a default could be."""
+    """Yield the cases: candidates for defaults."""
     for sampler, steps, grid in (
         ("ddpm", 40, "uniform"), ("dpm++sde", 10, "uniform"), ("dpm++sde", 12, "uniform"), ("dpm++2m", 10, "uniform"),
         ("unipc", 6, "uniform"), ("ddpm", 12, "trailing"), ("dpm++sde", 8, "uniform"), ("dpm++sde", 20, "uniform"),
@@ -193,34 +197,34 @@ def student(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
         yield f"{steps} evaluation{'s' * (steps > 1)}", None, {"steps": steps}
 
 
-# One thing changed in training, each alone.
+# One change of the training each.
 RECIPES: Mapping[str, Mapping[str, Any]] = {
-    "as it is: flow, logit-normal times, uniform weight, EMA over 5 %, labels hidden from 10 %": {},
+    "default: flow, logit-normal times, uniform weight, EMA over 5 %, label dropout 10 %": {},
     "times stratified": {"times": "stratified"},
     "weight min-snr": {"weight": "min-snr"},
     "target v": {"target": "v"},
     "target edm": {"target": "edm"},
     "EMA over 2 %": {"ema_share": 0.02},
     "EMA over 15 %": {"ema_share": 0.15},
-    "labels never hidden": {"label_dropout": 0.0},
+    "no label dropout": {"label_dropout": 0.0},
 }
-DRAWN_BY = (("ddim", 20), ("dpm++2m", 10), ("dpm++sde", 10), ("ddpm", 40))
+SAMPLINGS = (("ddim", 20), ("dpm++2m", 10), ("dpm++sde", 10), ("ddpm", 40))
 
 
 def recipes(place: Path, steps: int, count: int, only: str) -> None:
-    """Train MNIST anew by each recipe, and print the distances of samples by four samplers, seed 0."""
-    names = " | ".join(f"{name}, {evaluations}" for name, evaluations in DRAWN_BY)
-    print(f"| recipe | {names} |\n|---{'|---' * len(DRAWN_BY)}|", flush=True)
+    """Train MNIST by each recipe, and print the distances of samples by four samplers, seed 0."""
+    names = " | ".join(f"{name}, {evaluations}" for name, evaluations in SAMPLINGS)
+    print(f"| recipe | {names} |\n|---{'|---' * len(SAMPLINGS)}|", flush=True)
     for number, (name, changed) in enumerate(RECIPES.items()):
         if only not in name:
             continue
         path = place / f"{number}-{steps}"
         run = load(path, "cpu") if path.exists() else train("mnist", path, steps=steps, device="cpu", progress=False, **changed)
-        judge, found = judge_of(str(path)), []
-        for sampler, evaluations in DRAWN_BY:
+        metric, found = metric_for(str(path)), []
+        for sampler, evaluations in SAMPLINGS:
             with torch.no_grad():
                 x, _ = drawn(run, count, 0, sampler=sampler, steps=evaluations, autoguidance=1.0)
-            found.append(f"{judge(x)[0]:.2f}")
+            found.append(f"{metric(x)[0]:.2f}")
         print(f"| {name} | " + " | ".join(found) + " |", flush=True)
 
 
@@ -236,7 +240,7 @@ def _fresh(data: str, count: int, seed: int) -> Tensor:
 
 
 def points(place: Path, steps: int, count: int, seeds: Sequence[int]) -> None:
-    """Print the sliced Wasserstein distance of samples of points from as many new data, beside that of data from data."""
+    """Print the sliced Wasserstein distance of sampled points from as many new data, and that of data from data."""
     rows: dict[str, list[str]] = {"new data": [], **{f"{name}, {n} evaluations": [] for name, n in POINT_CASES}}
     for data in POINTS:
         path = place / f"{data}-{steps}"
@@ -244,13 +248,13 @@ def points(place: Path, steps: int, count: int, seeds: Sequence[int]) -> None:
         fresh, other = (_fresh(data, count, seed) for seed in (1001, 1002))
         rows["new data"].append(f"{float(sliced_wasserstein(other, fresh, p=1)):.4f}")
         for name, n in POINT_CASES:
-            each = "heun" in name  # two evaluations a step
+            each = "heun" in name  # two evaluations per step
             found = [
                 float(sliced_wasserstein(torch.from_numpy(x), fresh, p=1))
                 for x in (run.sample(count, sampler=name, steps=n // 2 if each else n, seed=seed).x for seed in seeds)
             ]
             rows[f"{name}, {n} evaluations"].append(" / ".join(f"{value:.4f}" for value in found))
-    print(f"| drawn by | {' | '.join(POINTS)} |\n|---{'|---' * len(POINTS)}|")
+    print(f"| sampled with | {' | '.join(POINTS)} |\n|---{'|---' * len(POINTS)}|")
     print("\n".join(f"| {name} | {' | '.join(values)} |" for name, values in rows.items()), flush=True)
 
 
@@ -258,35 +262,35 @@ CASES = {"why": why, "mends": mends, "settings": settings, "student": student}
 
 
 def main() -> None:
-    """Measure the cases that are asked for."""
+    """Measure the selected cases."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("what", choices=[*CASES, "recipes", "points"])
-    parser.add_argument("run", help="a run; of recipes and points a folder to keep theirs in")
-    parser.add_argument("--steps", type=int, default=2000, help="of each training")
+    parser.add_argument("run", help="a run; for recipes and points the folder of their runs")
+    parser.add_argument("--steps", type=int, default=2000, help="steps of each training")
     parser.add_argument("-n", type=int, default=1000)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
-    parser.add_argument("--only", default="", help="cases that have this in their name")
-    parser.add_argument("--led", action="store_true", help="with the autoguidance that each run has chosen, instead of none")
-    asked = parser.parse_args()
-    if asked.what == "points":
-        points(Path(asked.run), asked.steps, asked.n, asked.seeds)
+    parser.add_argument("--only", default="", help="cases whose name contains this")
+    parser.add_argument("--autoguidance", action="store_true", help="use the autoguidance scale that each run selected")
+    args = parser.parse_args()
+    if args.what == "points":
+        points(Path(args.run), args.steps, args.n, args.seeds)
         return
-    if asked.what == "recipes":
-        recipes(Path(asked.run), asked.steps, asked.n, asked.only)
+    if args.what == "recipes":
+        recipes(Path(args.run), args.steps, args.n, args.only)
         return
-    run, judge = load(asked.run, "cpu"), judge_of(asked.run)
+    run, metric = load(args.run, "cpu"), metric_for(args.run)
     print("| case | Fréchet distance | detail | ms an image, one thread |\n|---|---|---|---|", flush=True)
     with torch.no_grad():
-        for name, steer, options in CASES[asked.what](run):
-            if asked.only not in name:
+        for name, steer, options in CASES[args.what](run):
+            if args.only not in name:
                 continue
-            rows, options = [], {key: value for key, value in options.items() if key != "autoguidance" or not asked.led}
-            for seed in asked.seeds:
-                x, cost = drawn(run, asked.n, seed, steer, **options)
-                rows.append((*judge(x), cost))
+            rows, options = [], {key: value for key, value in options.items() if key != "autoguidance" or not args.autoguidance}
+            for seed in args.seeds:
+                x, cost = drawn(run, args.n, seed, steer, **options)
+                rows.append((*metric(x), cost))
             mean = torch.tensor(rows).mean(0).tolist()
-            told = " / ".join(f"{row[0]:.2f}" for row in rows)
-            print(f"| {name} | {told} | {mean[1]:.0%} | {mean[2]:.1f} |", flush=True)
+            distances = " / ".join(f"{row[0]:.2f}" for row in rows)
+            print(f"| {name} | {distances} | {mean[1]:.0%} | {mean[2]:.1f} |", flush=True)
 
 
 if __name__ == "__main__":

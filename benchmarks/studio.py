@@ -1,4 +1,4 @@
-"""The studio: how long the first image takes beside `run.sample`, what an idle server costs, and what the page weighs.
+"""The studio: time of the first image against `run.sample`, load of an idle server, and size of the page.
 
 python -m benchmarks.studio
 """
@@ -24,20 +24,20 @@ import reverie
 from reverie.studio.app import STATIC
 from reverie.studio.library import path_id
 
-ROUNDS, IDLE = 7, 20.0  # drawings each way; seconds that an idle server is watched
+ROUNDS, IDLE = 7, 20.0  # samplings of each kind; seconds of watching an idle server
 TICK = os.sysconf("SC_CLK_TCK")
 NOT_OF_THE_PAGE = ("LICENSE",)
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time that a process has taken (proc_pid_stat(5))."""
+    """Return the processor time of a process (proc_pid_stat(5))."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / TICK
 
 
 @contextmanager
 def served(folder: Path) -> Iterator[tuple[int, str, str]]:
-    """Start a studio and yield its process, where it is, and its token."""
+    """Start a studio and yield its process, address and token."""
     words = [sys.executable, "-m", "reverie", "studio", str(folder), "--no-browser"]
     process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     try:
@@ -52,7 +52,7 @@ def served(folder: Path) -> Iterator[tuple[int, str, str]]:
 
 
 def ask(place: str, token: str, path: str, body: object = None) -> bytes:
-    """Ask the studio for something and return all of the answer."""
+    """Send a request to the studio and return the whole response."""
     connection = http.client.HTTPConnection(place, timeout=600)
     port = place.rpartition(":")[2]
     headers = {"Origin": f"http://{place}", "Cookie": f"reverie-{port}={token}", "Content-Type": "application/json"}
@@ -63,12 +63,12 @@ def ask(place: str, token: str, path: str, body: object = None) -> bytes:
 
 
 def page_weight() -> int:
-    """Return the bytes of everything that the page is made of."""
+    """Return the bytes of all files of the page."""
     return sum(p.stat().st_size for p in STATIC.rglob("*") if p.is_file() and not p.name.startswith(NOT_OF_THE_PAGE))
 
 
 def studio() -> list[str]:
-    """Measure all three and return the lines of a table."""
+    """Measure all three and return the table."""
     with TemporaryDirectory() as folder:
         root = Path(folder)
         run = reverie.train("digits", root / "runs" / "digits", steps=3, network="unet-tiny", progress=False)
@@ -94,10 +94,9 @@ def studio() -> list[str]:
     first, peer = statistics.median(page), statistics.median(plain)
     work, mine = statistics.median(busy), statistics.median(own)
     lines = [
-        "| what | figure | wanted |",
+        "| what | figure | limit |",
         "|---|---|---|",
-        f"| first image of 28 x 28 on the page, all of its film with it | {first:.2f} s, {first / peer:.2f} x "
-        f"`run.sample(1)` | 1.5 x |",
+        f"| first image of 28 x 28 on the page, with its film | {first:.2f} s, {first / peer:.2f} x `run.sample(1)` | 1.5 x |",
         f"| the same in processor time | {work:.2f} s, {work / mine:.2f} x | 1.5 x |",
         f"| idle server | {100 * idle:.2f} % of a core over {IDLE:.0f} s | 1 % |",
         f"| page, without images | {page_weight() / 1000:.0f} kB | 300 kB |",

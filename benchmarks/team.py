@@ -1,7 +1,7 @@
-"""Several processes: what the team costs, what two of them gain, and whether Muon's work is worth sharing out.
+"""Several processes: overhead of a team, gain of two processes, and of distributing the updates of Muon.
 
-python -m benchmarks.team                # all of it; the wall times need two quiet cores
-python -m benchmarks.team --one-core     # only what is counted in processor time, to which a busy machine does little harm
+python -m benchmarks.team                # everything; wall times need two quiet cores
+python -m benchmarks.team --one-core     # only processor times, which hardly depend on the load
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ def training_of(network: str) -> Training:
     return prepare(folder / "images.npy", folder / "run", steps=10**6, network=network, **options)  # type: ignore[arg-type]  # of many kinds
 
 
-def medians(rounds: int, *ways: Callable[[], object], clock: Callable[[], float] = time.process_time) -> list[float]:
-    """Return the median seconds of each way of doing something, in turn."""
-    found: list[list[float]] = [[] for _ in ways]
+def medians(rounds: int, *functions: Callable[[], object], clock: Callable[[], float] = time.process_time) -> list[float]:
+    """Return the median seconds of each function, run in turn."""
+    found: list[list[float]] = [[] for _ in functions]
     for k in range(rounds + WARM):
-        for way, kept in zip(ways, found, strict=True):
+        for function, kept in zip(functions, found, strict=True):
             begun = clock()
-            way()
+            function()
             if k >= WARM:
                 kept.append(clock() - begun)
     return [statistics.median(kept) for kept in found]
 
 
 def stepper(training: Training, team: Team | None) -> Callable[[], None]:
-    """Return a function that makes one step, as the loop does."""
+    """Return a function for one step of the training loop."""
     learner, settings = training.learner, training.run.config.training
     model = learner.model
     gradients = Gradients(model, training.train, settings, team)  # type: ignore[arg-type]  # a trained one
@@ -63,17 +63,17 @@ def stepper(training: Training, team: Team | None) -> Callable[[], None]:
         distribute_muon(learner, settings, team)
 
     def step() -> None:
-        told = StepInstruction(Instruction.STEP, learner.i, 0, 0.5, 1e-4)
-        make_step(learner, gradients, told if team is None else team.broadcast(told))
+        instruction = StepInstruction(Instruction.STEP, learner.i, 0, 0.5, 1e-4)
+        make_step(learner, gradients, instruction if team is None else team.broadcast(instruction))
         learner.i += 1
 
     return step
 
 
 def child(what: str, network: str, rounds: int, threads: int) -> None:
-    """Work as one process of several, and print what was measured."""
+    """Run as one of several processes, and print the measurements."""
     torch.set_num_threads(threads)
-    keep_freed_memory()  # as a training does
+    keep_freed_memory()  # as in training
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     training = training_of(network)
     team = Team(rank, world, torch.device("cpu"))
@@ -98,7 +98,7 @@ def child(what: str, network: str, rounds: int, threads: int) -> None:
 
 
 def measured(what: str, network: str, world: int, rounds: int, threads: int = 1) -> list[dict[str, float]]:
-    """Start so many processes and return what each measured."""
+    """Start processes and return the measurements of each."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -108,24 +108,24 @@ def measured(what: str, network: str, world: int, rounds: int, threads: int = 1)
         subprocess.Popen(call, env={**os.environ, **shared, "RANK": str(r)}, stdout=subprocess.PIPE, text=True)
         for r in range(world)
     ]
-    said = [process.communicate()[0] for process in started]
-    return [json.loads(text.strip().splitlines()[-1]) for text in said]
+    outputs = [process.communicate()[0] for process in started]
+    return [json.loads(text.strip().splitlines()[-1]) for text in outputs]
 
 
 def in_processor_time(rounds: int = 10) -> list[str]:
-    """Return what a team of one costs, and what Muon shared out by two saves, counted in processor time."""
-    rows = ["A team of one process against none, milliseconds of the processor for a step, batch 64, one thread:", ""]
-    rows += ["| network | without | with | more |", "|---|---|---|---|"]
+    """Return the overhead of a team of one, and the gain of distributing Muon over two processes, in processor time."""
+    rows = ["A team of one process against none, processor milliseconds per step, batch 64, one thread:", ""]
+    rows += ["| network | without | with | overhead |", "|---|---|---|---|"]
     for name in NETS:
         found = measured("overhead", name, 1, rounds)[0]
         plain, team = 1e3 * found["plain"], 1e3 * found["team"]
         rows.append(f"| {name} | {plain:.1f} | {team:.1f} | {team / plain - 1:+.1%} |")
     rows += [
         "",
-        "Muon's orthogonal updates on two processes of one thread, milliseconds of the dearer one's processor:",
+        "Orthogonal updates of Muon on two processes of one thread, processor milliseconds of the slower one:",
         "",
     ]
-    rows += ["| network | repeated by both | shared out, with the exchange | of a step of both |", "|---|---|---|---|"]
+    rows += ["| network | repeated by both | distributed, with communication | share of a step |", "|---|---|---|---|"]
     for name in NETS:
         each = measured("muon", name, 2, 2 * rounds)
         repeated, shared, step = (1e3 * max(found[key] for found in each) for key in ("repeated", "shared", "step"))
@@ -136,8 +136,8 @@ def in_processor_time(rounds: int = 10) -> list[str]:
 
 
 def on_two_cores(rounds: int = 15) -> list[str]:
-    """Return the speed of two processes of one thread against one process of two, by the wall's clock."""
-    rows = ["Steps of batch 64 by the wall's clock, quiet machine:", ""]
+    """Return the wall-clock speed of two processes of one thread against one process of two threads."""
+    rows = ["Steps of batch 64, wall-clock time, quiet machine:", ""]
     rows += ["| network | 1 process, 1 thread | 1 process, 2 threads | 2 processes, 1 thread | 2 processes against 2 threads |"]
     rows += ["|---|---|---|---|---|"]
     for name in NETS:
@@ -159,12 +159,12 @@ def main() -> None:
     options = argparse.ArgumentParser()
     options.add_argument("--one-core", action="store_true")
     options.add_argument("--child", nargs=4)
-    given = options.parse_args()
-    if given.child:
-        what, network, rounds, threads = given.child
+    args = options.parse_args()
+    if args.child:
+        what, network, rounds, threads = args.child
         child(what, network, int(rounds), int(threads))
         return
-    print("\n".join(in_processor_time() if given.one_core else team()))
+    print("\n".join(in_processor_time() if args.one_core else team()))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Transport and kernels: speed against POT, and memory of the large problems, each in a process of its own."""
+"""Transport and kernels: speed against POT, and memory of large problems, each in its own process."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from reverie.transport import between, sinkhorn
 x, y = (torch.randn(20_000, 64, generator=random, dtype=torch.float64) + shift for shift in (0.0, 0.3))
 begun = time.perf_counter()
 found = sinkhorn(between(x, y), 0.01, tolerance=1e-3)
-said = {"iterations": found.iterations, "error": found.marginal_error}
+result = {"iterations": found.iterations, "error": found.marginal_error}
 """
 MMD = """
 from reverie.kernels import Gaussian, mmd
 x, y = (torch.randn(50_000, 64, generator=random) + shift for shift in (0.0, 0.02))
 begun = time.perf_counter()
 found = mmd(x, y, Gaussian(8.0))
-said = {"value": float(found.value), "error": found.standard_error}
+result = {"value": float(found.value), "error": found.standard_error}
 """
 AROUND = """
 import json, resource, time, torch
 torch.set_num_threads(2)
 random = torch.Generator().manual_seed(0)
 {work}
-said["seconds"] = time.perf_counter() - begun
-said["gigabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # kilobytes on Linux
-print(json.dumps(said))
+result["seconds"] = time.perf_counter() - begun
+result["gigabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # kilobytes on Linux
+print(json.dumps(result))
 """
 
 
 def alone(work: str) -> dict[str, Any]:
-    """Run a piece of work in a process of its own and return what it says, with seconds and peak memory."""
+    """Run work in its own process and return its results, with seconds and peak memory."""
     done = subprocess.run([sys.executable, "-c", AROUND.format(work=work)], capture_output=True, text=True, check=True)
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
 
 
 def clouds() -> tuple[Tensor, Tensor]:
@@ -53,9 +53,9 @@ def clouds() -> tuple[Tensor, Tensor]:
 
 
 def sinkhorn_rows() -> list[Row]:
-    """Compare Sinkhorn with both of POT's, all from the points on.
+    """Compare Sinkhorn with both implementations of POT, including the costs.
 
-    The marginal error of ours is a sum of absolute values; that of POT is a root of squares, which is smaller.
+    The marginal error here is a sum of absolute values; that of POT is a root of squares, which is smaller.
     """
     import ot
 
@@ -79,7 +79,7 @@ def sinkhorn_rows() -> list[Row]:
             "exact plan",
             lambda: exact(between(x, y)),
             lambda: ot.emd(a, a, ot.dist(x.numpy(), y.numpy())),
-            "POT emd, the engine itself",
+            "POT emd, the underlying solver",
             3,
         ),
     ]
@@ -106,7 +106,7 @@ def large() -> list[str]:
     begun = time.perf_counter()
     moved, apart = alone(SINKHORN), alone(MMD)
     lines = [
-        "Peak memory of the whole process (ru_maxrss), torch itself included; 2 threads.",
+        "Peak memory of the process (ru_maxrss), including torch; 2 threads.",
         "",
         "| what | time | peak memory | result |",
         "|---|---|---|---|",

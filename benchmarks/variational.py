@@ -1,6 +1,6 @@
-"""Variances of DDPM's steps, and schedules that are learned for few steps, on the digits of 8 x 8 pixels.
+"""Variances of the steps of DDPM, and learned schedules for few steps, on digits of 8 x 8.
 
-`python -m benchmarks.variational --steps 400 --seeds 3` measures them alone.
+`python -m benchmarks.variational --steps 400 --seeds 3` runs only this benchmark.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from reverie.runs.run import Run
 
 DATA, NETWORK, STEPS, SEEDS = "digits8", "unet:widths=[16,32]", 400, 3
 LENGTHS, SAMPLES = (10, 20, 50), 500
-FEW = 16  # steps of the chain that schedules are learned for
-STRAIGHT = "learned:bends=0,first=7.74,last=-7.5"  # where a schedule that is learned for 17 levels begins
+FEW = 16  # steps of the chain for which schedules are learned
+STRAIGHT = "learned:bends=0,first=7.74,last=-7.5"  # where a learned schedule for 17 levels starts
 
 
-def said(values: Sequence[float], digits: int = 2) -> str:
-    """Write the mean over seeds and its standard error."""
+def format_mean(values: Sequence[float], digits: int = 2) -> str:
+    """Return the mean over seeds with its standard error."""
     if len(values) == 1:
         return f"{values[0]:.{digits}f}"
     return f"{statistics.mean(values):.{digits}f} ± {statistics.stdev(values) / len(values) ** 0.5:.{digits}f}"
 
 
 def split(run: Run) -> tuple[Dataset, Dataset]:
-    """Return the data that a run was trained on, and those it has not seen."""
+    """Return the training data and the held-out data of a run."""
     return load_data(DATA).split(run.config.data.seed)
 
 
@@ -78,20 +78,20 @@ def of_variances(place: Path, steps: int, seeds: int) -> list[str]:
         f"`reverie train {DATA} --network {NETWORK} --augment none --variance learned --steps {steps}`, seeds 0 to"
         f" {seeds - 1}:",
         "the bound of the chain on all held-out images, its end chosen on 64 training images, and the Fréchet distance of",
-        f"{SAMPLES} samples to all real images in the space of pixels. One network under four variances; mean over seeds ±",
+        f"{SAMPLES} samples to all real images in pixel space. One network under four variances; mean over seeds ±",
         "standard error.",
         "",
         "| steps | " + " | ".join(f"{name}, {unit}" for unit in ("bits/dim", "Fréchet") for name in names) + " |",
         "|---" * (1 + 2 * len(names)) + "|",
     ]
     for n in LENGTHS:
-        row = [*(said(cost[n, name]) for name in names), *(said(apart[n, name], 3) for name in names)]
+        row = [*(format_mean(cost[n, name]) for name in names), *(format_mean(apart[n, name], 3) for name in names)]
         lines.append(f"| {n} | {' | '.join(row)} |")
     return lines
 
 
 class Fixed(Learned):
-    """The straight line in the log-SNR that a learned schedule begins as, and stays at."""
+    """The straight line in the log-SNR, the initial value of a learned schedule."""
 
     def __init__(self, first: float, last: float, bends: int) -> None:
         super().__init__(first, last, bends)
@@ -103,16 +103,16 @@ def of_schedules(place: Path, steps: int, seeds: int) -> list[str]:
     lines = [
         f"`reverie train {DATA} --purpose likelihood --network {NETWORK} --weight vlb:steps={FEW} --steps {steps}`, seeds 0 to"
         f" {seeds - 1}:",
-        f"the bound of the {FEW} steps that were trained, on all held-out images of 17 levels; mean over seeds ± standard",
+        f"the bound of the {FEW} training steps, on all held-out images of 17 levels; mean over seeds ± standard",
         "error.",
         "",
-        "| schedule | bits/dim, posterior variance | bits/dim, variance told by the levels |",
+        "| schedule | bits/dim, posterior variance | bits/dim, variance from the levels |",
         "|---|---|---|",
     ]
     schedules: dict[str, tuple[type[Learned], str]] = {
         "straight in the log-SNR, fixed": (Fixed, STRAIGHT),
-        "straight, its ends learned": (Learned, STRAIGHT),
-        "ends and course learned": (Learned, STRAIGHT.replace("bends=0", "bends=32")),
+        "straight, with learned ends": (Learned, STRAIGHT),
+        "learned ends and shape": (Learned, STRAIGHT.replace("bends=0", "bends=32")),
     }
     for title, (kind, schedule) in schedules.items():
         found: dict[str, list[float]] = {"posterior": [], "learned": []}
@@ -126,7 +126,7 @@ def of_schedules(place: Path, steps: int, seeds: int) -> list[str]:
             for name, values in found.items():
                 values.append(bits(run, split(run)[1], grid, name))
             print(title, seed, {name: round(values[-1], 3) for name, values in found.items()}, flush=True)
-        lines.append(f"| {title} | {said(found['posterior'])} | {said(found['learned'])} |")
+        lines.append(f"| {title} | {format_mean(found['posterior'])} | {format_mean(found['learned'])} |")
     return lines
 
 
@@ -142,6 +142,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--steps", type=int, default=STEPS)
     parser.add_argument("--seeds", type=int, default=SEEDS)
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(machine())
-    print("\n".join(variational(given.steps, given.seeds)))
+    print("\n".join(variational(args.steps, args.seeds)))
