@@ -51,7 +51,7 @@ def measure_rows() -> list[Row]:
     return [
         side_by_side(
             "KID", lambda: kid(x, y), whole,
-            "three scikit-learn polynomial_kernel matrices, 2,000 x 2,000 in 64 dimensions; ours with its standard error", 5,
+            "three scikit-learn polynomial_kernel matrices, 2,000 x 2,000 in 64 dimensions; Reverie with its standard error", 5,
         ),
         side_by_side(
             "nearest neighbours", lambda: nearest(queries, data.split(2048)), brute,

@@ -191,7 +191,7 @@ def against_diffusers() -> list[str]:
         share = counter.seconds / (time.perf_counter() - begun)
     lines = [
         f"diffusers DDIMScheduler, 50 steps, the same network: distance {wanted:.2f}, {theirs:.1f} images/s.",
-        f"Ours, {sampler} on the {grid} grid, {steps} steps: distance {distance:.2f}, {ours:.1f} images/s:"
+        f"Reverie, {sampler} on the {grid} grid, {steps} steps: distance {distance:.2f}, {ours:.1f} images/s:"
         f" **{ours / theirs:.1f} x** at equal or better distance ({COUNT:,} samples).",
         f"With all default settings {share:.1%} of the time is spent inside the network.",
     ]

@@ -35,7 +35,7 @@ def startup() -> Row:
             times = processor_seconds(*(word.format(run=run) for word in SAMPLE)), processor_seconds("-c", "import torch")
             for kept, taken in zip((ours, peer), times, strict=True):
                 kept.extend([taken] * (k > 0))
-    note = "python -c 'import torch'; processor time of a process each"
+    note = "python -c 'import torch'; processor time of one process each"
     row = Row("start-up: reverie sample RUN -n 1 --steps 1", statistics.median(ours), statistics.median(peer), note)
     print(f"{row.what:<58} {row.ours * 1e3:9.2f} ms {row.peer * 1e3:9.2f} ms   x{row.ratio:.2f}", flush=True)
     return row

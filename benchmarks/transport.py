@@ -97,7 +97,7 @@ def mmd_row() -> Row:
     def whole() -> object:
         return [rbf_kernel(p, q, 1 / 128).mean() for p, q in ((u, u), (v, v), (u, v))]
 
-    note = "three scikit-learn rbf_kernel matrices, 2,000 x 2,000 in 64 dimensions; ours with its standard error"
+    note = "three scikit-learn rbf_kernel matrices, 2,000 x 2,000 in 64 dimensions; Reverie with its standard error"
     return side_by_side("MMD, Gaussian kernel", lambda: mmd(x, y, Gaussian(8.0), estimator="biased"), whole, note, 5)
 
 
