@@ -17,7 +17,7 @@ import torch
 
 import reverie
 from benchmarks.measure import machine
-from reverie.data.pair_sets import LONGEST_STRING, PAIRS, reversal
+from reverie.data.pair_sets import DEFAULT_COUNTS, LONGEST_STRING, reversal
 from reverie.data.text_pairs import TextPair, TextPairs
 from reverie.evaluation.pair_metrics import answer_pairs, pair_model, share_right
 from reverie.evaluation.reports import find_data
@@ -58,7 +58,7 @@ def source_of(data: str, place: Path) -> str:
     """Return the name of a data set, or a file of strings of 20 letters, as many as `reversal` has."""
     if data != "reversal20":
         return data
-    made = reversal(PAIRS["reversal"], np.random.default_rng(0), (LONGEST_STRING, LONGEST_STRING))
+    made = reversal(DEFAULT_COUNTS["reversal"], np.random.default_rng(0), (LONGEST_STRING, LONGEST_STRING))
     place.mkdir(parents=True, exist_ok=True)
     path = place / "reversal20.csv"
     path.write_text("source,target\n" + "".join(f"{source},{target}\n" for source, target in made))

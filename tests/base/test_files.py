@@ -35,7 +35,7 @@ def test_links_inside_a_run_are_refused(tmp_path: Path) -> None:
     (tmp_path / "latest").symlink_to(tmp_path / "other")
     assert read_own(tmp_path / "latest", "x") == "text" and own_file(tmp_path / "none", "x") == tmp_path / "none" / "x"
     with pytest.raises(UserError, match="larger than"):
-        read_own(tmp_path / "latest", "x", most=3)
+        read_own(tmp_path / "latest", "x", max_bytes=3)
 
 
 def test_failed_writes_leave_nothing(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_failed_writes_leave_nothing(tmp_path: Path) -> None:
 
 def test_only_regular_files_are_replaced(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.png")
-    with pytest.raises(UserError, match="no regular file"), atomic(tmp_path / "x.png"):
+    with pytest.raises(UserError, match="not a regular file"), atomic(tmp_path / "x.png"):
         pass
     assert (tmp_path / "x.png").is_fifo()
 

@@ -27,7 +27,7 @@ REFUSED = {
     "a dotted header": (read_toml, "[" + ".".join("a" * (MAX_DEPTH + 2)) + "]", "nested"),
     "headers": (read_toml, "".join(f"[a{k}]\n" for k in range(MAX_PARTS + 1)), "more than 10,000"),
     "keys": (read_toml, "".join(f"a{k}=1\n" for k in range(MAX_PARTS + 1)), "more than 10,000"),
-    "a string without an end": (read_toml, 'a = """' + '\\"""' * 100_000, "no end"),
+    "a string without an end": (read_toml, 'a = """' + '\\"""' * 100_000, "not closed"),
     "no TOML": (read_toml, "= = =", "Invalid"),
 }
 

@@ -175,7 +175,7 @@ MISTAKES = [
     (("sample", "{run}", "--sampler", "sigma-space:mu=1"), "mu must lie in [0, 1)"),
     (("sample", "{run}", "--sampler", "rk45:tolerance=-1"), "tolerance must be above 0"),
     (("sample", "{run}", "--grid", "unifrom"), "did you mean 'uniform'"),
-    (("sample", "{run}", "--grid", "karras:rho=x"), "cannot take rho"),
+    (("sample", "{run}", "--grid", "karras:rho=x"), "rho"),
     (("sample", "{run}", "--grid", "level"), "only the langevin sampler"),
     (("sample", "{run}", "--grid", "trailing", "--steps", "5000"), "take fewer steps"),
     (("gallery", "samplers", "{run}", "--out", "{tmp}/sheet"), "ends in .png"),

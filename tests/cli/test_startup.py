@@ -78,7 +78,7 @@ def test_the_names_that_are_completed_are_those_of_the_tables() -> None:
     for kind, parts in api.KINDS.items():
         for part in parts:
             if isinstance(part, NameTable):
-                assert part.written() == list(part.load()) != [], kind
+                assert part.parse_names() == list(part.load()) != [], kind
 
 
 def test_names_without_a_source_come_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:

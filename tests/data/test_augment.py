@@ -161,8 +161,8 @@ def test_names_are_read_with_options_and_mistakes_are_told() -> None:
         ("flop", "did you mean 'flip'"),
         ("flip,flip", "given twice"),
         ("shift:far=1", "unknown option"),
-        ("rotate:degrees=400", "cannot take degrees"),
-        ("colour:probability=0", "cannot take probability"),
+        ("rotate:degrees=400", "degrees"),
+        ("colour:probability=0", "probability"),
     ):
         with pytest.raises(UserError, match=match):
             parse_augmentations(wrong)
@@ -216,11 +216,9 @@ def test_auto_chooses_by_count_passes_and_kind() -> None:
     grey, many = shapes(100, True), shapes(ENOUGH_IMAGES + 1, True)
     specs, why = choose_augment("auto", grey, None)
     assert [s["name"] for s in specs] == ["flip", "shift", "rotate", "zoom"] and not specs[0]["conditioned"]
-    assert why == (
-        "augment: flip, shift, rotate, zoom (all but flip conditioned);"
-        " 100 images are few, and cannot be told from their mirror images"
-    )
-    assert choose_augment("auto", many, None) == ((), f"augment: none; {ENOUGH_IMAGES + 1:,} images are enough without")
+    assert why.startswith("augment: flip, shift, rotate, zoom (all but flip conditioned); 100 images")
+    specs, why = choose_augment("auto", many, None)
+    assert specs == () and why.startswith(f"augment: none; {ENOUGH_IMAGES + 1:,} images")
     specs, why = choose_augment("auto", grey, MIN_EPOCHS - 1)
     assert not specs and f"seen only about {MIN_EPOCHS - 1} times" in why
     hooks, why = choose_augment("auto", shapes(300, False), None)

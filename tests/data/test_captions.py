@@ -102,7 +102,7 @@ def test_numbers_and_images_of_columns(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "options", "words"),
     [
-        ({"angle": "steep"}, {"condition_columns": "angle"}, "no number"),
+        ({"angle": "steep"}, {"condition_columns": "angle"}, "not a number"),
         ({"angle": "inf"}, {"condition_columns": "angle"}, "finite"),
         ({"angle": 1}, {"condition_columns": "age"}, "age"),
         ({"edges": "../../etc/passwd"}, {"condition_image": "edges"}, "not a usable image"),
@@ -198,5 +198,5 @@ def test_captions_in_memory() -> None:
     data = load_data((images, list(WORDS)), labels="captions")
     assert data.conditions is not None
     assert data.conditions.captions == WORDS
-    with pytest.raises(UserError, match="one for each"):
+    with pytest.raises(UserError, match="one text for each image"):
         load_data((images, list(WORDS[:4])), labels="captions")

@@ -31,7 +31,7 @@ def picture(seed: int) -> bytes:
 @pytest.fixture
 def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(decoded, "LEAST_WORK", 1)
+    monkeypatch.setattr(decoded, "MIN_PIXELS", 1)
     root = tmp_path / "images"
     for k in range(COUNT):
         (root / f"class{k % 2}").mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ def test_nothing_is_kept_where_it_is_off_small_or_too_large(
         patch.setenv(SWITCH, "off")
         load_data(str(images), size="16")
     with monkeypatch.context() as patch:
-        patch.setattr(decoded, "LEAST_WORK", 10**7)
+        patch.setattr(decoded, "MIN_PIXELS", 10**7)
         load_data(str(images), size="16")
     with monkeypatch.context() as patch:
         patch.setattr(decoded, "CACHE", Cache("decoded", 4 * COUNT * 3 * 16 * 16 - 4))

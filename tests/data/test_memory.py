@@ -50,7 +50,7 @@ def test_the_channel_axis_keeps_its_pixels() -> None:
 @pytest.mark.parametrize(
     ("x", "said"),
     [
-        (pixels(9, 3, 8, 3), "could come second or last"),
+        (pixels(9, 3, 8, 3), "second or last"),
         (pixels(8, 8, 3), "one image"),
         (RANDOM.random((9, 8, 8)) * 255, "divide by 255"),
         (RANDOM.random((9, 8, 8)) * 2 - 1, r"\(x \+ 1\) / 2"),
@@ -63,17 +63,17 @@ def test_the_channel_axis_keeps_its_pixels() -> None:
         (pixels(2, 2, 2, 2, 2), "expected points"),
         ([[1, 2], [3]], "different shapes"),
         ([], "empty"),
-        (["a.png", Path("b.png")], "the folder that the files lie in"),
-        ({"train": 1}, "give one of them"),
+        (["a.png", Path("b.png")], "the folder of the files"),
+        ({"train": 1}, "give one of its values"),
         ((k for k in range(3)), "generator"),
         (3, "of type int"),
         (Image.fromarray(pixels(8, 8)), "list of images"),
         ((pixels(9, 8, 8), [0, 1]), "2 labels for 9 members"),
-        ((pixels(9, 8, 8), np.zeros((9, 3))), "one whole number or name"),
+        ((pixels(9, 8, 8), np.zeros((9, 3))), "one integer or name"),
         ((pixels(9, 8, 8), np.linspace(0, 1, 9)), "not integers"),
-        ([Image.fromarray(pixels(8, 8)), pixels(8, 8)], "member 1 is of type ndarray"),
-        ([pixels(8, 8), Image.fromarray(pixels(8, 8))], "member 0 is of type ndarray"),
-        ([(pixels(8, 8), 1), pixels(8, 8)], "others are not"),
+        ([Image.fromarray(pixels(8, 8)), pixels(8, 8)], "member 1 has the type ndarray"),
+        ([pixels(8, 8), Image.fromarray(pixels(8, 8))], "member 0 has the type ndarray"),
+        ([(pixels(8, 8), 1), pixels(8, 8)], "only some members"),
     ],
 )
 def test_what_is_unclear_is_refused_in_one_sentence(x: Any, said: str) -> None:

@@ -56,9 +56,9 @@ CASES = {
     "empty.csv": ("", "at least 10|empty"),
     "header.csv": ("source,target\n", "0 pairs"),
     "few.csv": ("source,target\na,b\n", "1 pairs .*at least 10"),
-    "hollow.csv": ("source,target\n" + "a,\n" * 12, r"12 were left out, first row 2: its 'target' is empty"),
+    "hollow.csv": ("source,target\n" + "a,\n" * 12, r"12 skipped, first row 2: its 'target' is empty"),
     "ragged.tsv": ("source\ttarget\n" + "alone\n" * 12, "no text in 'target'"),
-    "long.csv": ("source,target\n" + f"{'x' * 3000},b\n" * 12, "3,000 characters, and at most 2,048"),
+    "long.csv": ("source,target\n" + f"{'x' * 3000},b\n" * 12, "3,000 characters.* 2,048"),
     "broken.jsonl": ('{"source": "a", "target": "b"}\n' + "{not json\n" * 12, "left out, first line 2"),
     "quotes.csv": ('source,target\na,"b\n', "cannot be read as a table"),
 }
@@ -81,14 +81,14 @@ def test_mistakes_of_the_option(tmp_path: Path) -> None:
     for path, pairs, words in (
         (table, "de,fr", "no column 'fr'; it has: de, en"), (table, "de", "like --pairs english,persian"),
         (table, "de,de", "like --pairs"), (binary, "source,target", "is no UTF-8 text"), (table, "0,1", "counted from 1"),
-        (text, "missing.txt", "there is no file 'missing.txt'"), (text, str(tmp_path / "short.txt"), "12 lines and .* 11"),
+        (text, "missing.txt", "there is no file 'missing.txt'"), (text, str(tmp_path / "short.txt"), "12 lines but .* 11"),
         (tmp_path, "a,b", "is a folder"), ("dates", "a,b", "leave it out"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words):
             load_data(path, pairs=pairs)
     with pytest.raises(UserError, match="leave --window out"):
         load_data("dates", 20, window=16)
-    with pytest.raises(UserError, match=r"row 3 of .*mend it"):
+    with pytest.raises(UserError, match=r"row 3 of "):
         (tmp_path / "c.csv").write_text("source,target\n" + "a,b\n,c\n" * 12)
         load_data(tmp_path / "c.csv", strict=True)
 

@@ -199,13 +199,13 @@ def data_start(name: str) -> bytes:
 @pytest.mark.parametrize(
     ("name", "content", "match"),
     [
-        ("a-idx3-ubyte", b"\0\0\x08\x03" + b"\xff" * 12, "more than it can hold"),
-        ("a-idx3-ubyte.gz", gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12), "more than it can hold"),
+        ("a-idx3-ubyte", b"\0\0\x08\x03" + b"\xff" * 12, r"more than .* can contain"),
+        ("a-idx3-ubyte.gz", gzip.compress(b"\0\0\x08\x03" + b"\xff" * 12), r"more than .* can contain"),
         ("a-idx3-ubyte.gz", gzip.compress(idx_bytes(np.zeros((2, 9, 9))))[:-12], "damaged gzip|fewer"),
         ("a-idx3-ubyte", b"\0\0\x0d\x03" + b"\0\0\0\x01" * 3 + b"\0\0\0\0", "0x0d"),
         ("a-idx1-ubyte", idx_bytes(np.zeros(5)), "labels, not images"),
         ("a.cdb", b"\0" * 100, "header alone"),
-        ("a.cdb", struct.pack("<HBBBBI", 2005, 1, 1, 0, 0, 2**32 - 1).ljust(1100, b"\0"), "cannot hold"),
+        ("a.cdb", struct.pack("<HBBBBI", 2005, 1, 1, 0, 0, 2**32 - 1).ljust(1100, b"\0"), "records"),
         ("a.cdb", cdb_bytes(DIGITS, [1, 2])[:-1], "record 2 of 2"),
     ],
     ids=range(8),
@@ -298,11 +298,11 @@ def test_an_array_that_lies_about_its_size_is_refused(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"shape": (2**40, 2), "fortran_order": False, "descr": "<f8"})
     (tmp_path / "a.npy").write_bytes(buffer.getvalue() + b"\0" * 64)
-    with pytest.raises(UserError, match="more than it can hold"):
+    with pytest.raises(UserError, match=r"more than .* can contain"):
         load_data(str(tmp_path / "a.npy"))
     with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("x.npy", buffer.getvalue() + b"\0" * 64)
-    with pytest.raises(UserError, match="more than it can hold"):
+    with pytest.raises(UserError, match=r"more than .* can contain"):
         load_data(str(tmp_path / "a.npz"))
 
 
@@ -399,7 +399,7 @@ def test_points_have_no_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize("points", [-1, 0, 1, 10**9 + 1])
 def test_a_number_of_points_that_cannot_be_is_refused_for_files_too(tmp_path: Path, points: int) -> None:
     (tmp_path / "a.csv").write_text("1,2\n3,4\n")
-    with pytest.raises(UserError, match=f"at least 2 and at most 1,000,000,000, got {points}"):
+    with pytest.raises(UserError, match=f"2 to 1,000,000,000, got {points}"):
         load_data(str(tmp_path / "a.csv"), points)
 
 

@@ -229,7 +229,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "batches": (lambda: discrete(np.ones((2, 4)), np.ones((3, 4))), "p and q"),
     "one neighbour": (lambda: samples(torch.rand(30, 1), torch.rand(30, 1), "fisher", k=1), "at least 2 neighbours"),
     "negative": (lambda: discrete([-0.5, 1.5], [0.5, 0.5]), "negative"),
-    "empty": (lambda: discrete([0.0, 0.0], [0.5, 0.5]), "all the weights p"),
+    "empty": (lambda: discrete([0.0, 0.0], [0.5, 0.5]), "all weights p"),
     "order": (lambda: discrete([0.5, 0.5], [0.5, 0.5], "renyi", order=-1.0), "order"),
     "dimension": (lambda: gaussian([0.0], [[1.0]], [0.0, 0.0], np.eye(2)), "dimension"),
     "no covariance": (lambda: gaussian([0.0], [[-1.0]], [0.0], [[1.0]]), "negative eigenvalue"),

@@ -113,8 +113,8 @@ def test_a_run_whose_data_are_gone_says_what_the_optimal_variance_needs(tmp_path
     "asked, wrong",
     [
         ({"variance": "best"}, "unknown variance 'best'"),
-        ({"weight": "vlb:steps=-2"}, "weight 'vlb' cannot take steps"),
-        ({"weight": "mixed:share=2"}, "weight 'mixed' cannot take share"),
+        ({"weight": "vlb:steps=-2"}, "'steps' of the weight 'vlb'"),
+        ({"weight": "mixed:share=2"}, "'share' of the weight 'mixed'"),
         ({"schedule": "learned", "weight": "mixed"}, "trained by the bound"),
     ],
 )

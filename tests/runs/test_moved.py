@@ -104,7 +104,7 @@ def test_an_option_that_nothing_uses_is_refused(command, run: Path, photos: Path
         code, _, err = command(*words, "--data-dir", photos)
         assert (
             code == 2
-            and "--data-dir says where the files of mnist, fashion, hoda, binarized-mnist, captioned-mnist are" in err
+            and "--data-dir sets the folder of mnist, fashion, hoda, binarized-mnist, captioned-mnist" in err
             and "give --data PATH" in err
         )
     code, _, err = command("train", photos, "--data-dir", photos, "--out", tmp_path / "new")

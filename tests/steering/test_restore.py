@@ -163,7 +163,7 @@ def test_a_coordinate_of_points_is_inpainted(command, spiral_run: Run, tmp_path:
 
 def test_a_picture_of_another_size_is_fitted_and_that_is_said(grey_run: Run, tmp_path: Path) -> None:
     Image.new("RGB", (30, 20), (200, 10, 10)).save(tmp_path / "big.png")
-    with pytest.warns(ReverieWarning, match=r"of 20x30 pixels was brought to 8x8 \(crop\)"):
+    with pytest.warns(ReverieWarning, match=r"of 20x30 pixels was resized to 8x8 \(crop\)"):
         reverie.inpaint(grey_run, tmp_path / "big.png", mask="left-half", n=1, steps=2)
 
 
@@ -180,17 +180,17 @@ def test_masks_mean_the_same_in_every_form(tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    (("inpaint", "{grey}", "/dev/zero", "--mask", "left-half"), "no regular file"),
+    (("inpaint", "{grey}", "/dev/zero", "--mask", "left-half"), "not a regular file"),
     (("inpaint", "{grey}"), "an image and a --mask"),
     (("inpaint", "{grey}", "{tmp}/image.png"), "an image and a --mask"),
-    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/wide.png"), "is of 8x9 pixels, and 8x8 are needed"),
-    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/black.png"), "has nothing to fill"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/wide.png"), "8x9 pixels; expected 8x8"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/black.png"), "nothing to fill"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/white.png"), "leaves no pixel known"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/text.png"), "not an image"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/cut.png"), "truncated"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-hlaf"), "is no file"),
-    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "3:2,1:4"), "does not lie within 8 rows"),
-    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "0:9,1:4"), "does not lie within 8 rows"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "3:2,1:4"), "exceeds 8 rows"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "0:9,1:4"), "exceeds 8 rows"),
     (("inpaint", "{grey}", "{tmp}/none.png", "--mask", "left-half"), "cannot be read: no such file"),
     (("inpaint", "{grey}", "{tmp}", "--mask", "left-half"), "is a folder"),
     (("inpaint", "{grey}", "{tmp}/text.png", "--mask", "left-half"), "not an image"),
@@ -270,7 +270,7 @@ def test_masks_follow_their_image(tmp_path: Path) -> None:
     scratch = np.zeros((64, 64), bool)
     scratch[:, 9] = True  # a quarter of a pixel
     assert (~read_mask(scratch, (1, 16, 16), (64, 64))).sum() == 16
-    with pytest.raises(UserError, match=r"is of 30x30 pixels, and 32x48 are needed, as its image is, or of 8x8"):
+    with pytest.raises(UserError, match=r"30x30 pixels; expected 32x48, as its image, or of 8x8"):
         read_mask(np.eye(30), (1, 8, 8), (32, 48))
 
 
@@ -286,7 +286,7 @@ def test_a_picture_and_its_mask_of_any_size_are_inpainted(command, grey_run: Run
     with pytest.warns(ReverieWarning) as said:
         made = reverie.inpaint(run, tmp_path / "photo.png", mask=tmp_path / "mask.png", n=1, steps=2, method="replace")
     assert [str(w.message) for w in said] == [
-        f"the image {tmp_path}/photo.png of 40x64 pixels was brought to 8x8 ({fit}), as is a mask of its size"
+        f"the image {tmp_path}/photo.png of 40x64 pixels was resized to 8x8 ({fit}), as is a mask of its size"
     ]
     fitted = read_picture(tmp_path / "photo.png", (1, 8, 8), "image", fit).x[0]
     filled = np.isnan(made.seen)
@@ -301,7 +301,7 @@ def test_what_is_restored_may_have_any_size(command, grey_run: Run, colour_run: 
     small = read_picture(tmp_path / "photo.png", (1, 4, 4), "image").x[0]
     np.save(tmp_path / "small.npy", small)
     results = []
-    for name, said in (("photo.png", "20x30 pixels was brought to 4x4 (crop), of which 8x8 are made"), ("small.npy", "")):
+    for name, said in (("photo.png", "20x30 pixels was resized to 4x4 (crop), of which 8x8 are made"), ("small.npy", "")):
         words = ("restore", grey_run.path, tmp_path / name, "--task", "upscale:factor=2", "-n", 1, "--steps", 2)
         code, _, err = command(*words, "--out", tmp_path / "x.npy")
         assert code == 0 and said in err and bool(err) == bool(said)
@@ -310,7 +310,7 @@ def test_what_is_restored_may_have_any_size(command, grey_run: Run, colour_run: 
     for task in ("colour", "deblur", "upscale:factor=2", "upscale:factor=2 --degrade"):
         words = ("restore", colour_run.path, tmp_path / "photo.png", "--task", *task.split(), "-n", 1, "--steps", 2)
         code, _, err = command(*words, "--out", tmp_path / "x.npy")
-        assert code == 0 and err.count("\n") == 1 and "20x30 pixels was brought to" in err
+        assert code == 0 and err.count("\n") == 1 and "20x30 pixels was resized to" in err
         assert ("4x6" in err) == (task == "upscale:factor=2")
 
 
@@ -321,5 +321,5 @@ def test_arrays_are_fitted_as_files_are(grey_run: Run, tmp_path: Path) -> None:
         from_file = read_picture(tmp_path / "photo.png", shape, "image", "pad").x
         for array in (photo, np.moveaxis(photo, -1, 0), photo / 255):
             np.testing.assert_array_equal(read_picture(array, shape, "image", "pad").x, from_file)
-    with pytest.warns(ReverieWarning, match="the image of 20x30 pixels was brought to 8x8"):
+    with pytest.warns(ReverieWarning, match="the image of 20x30 pixels was resized to 8x8"):
         assert reverie.edit(grey_run, photo, 0.5, steps=2).x.shape == (1, 1, 8, 8)

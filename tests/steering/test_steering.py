@@ -155,7 +155,7 @@ def test_edits_go_from_the_image_to_a_new_one(command, run: Run, image: Path, tm
     assert (
         code == 0
         and "wrote" in out
-        and "of 20x30 pixels was brought to 8x8 (crop)" in err
+        and "of 20x30 pixels was resized to 8x8 (crop)" in err
         and Image.open(tmp_path / "e.png").width > 300
     )
 

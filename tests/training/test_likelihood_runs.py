@@ -180,7 +180,10 @@ def test_images_of_more_bits_are_converted_to_8_with_a_note(tmp_path: Path) -> N
     for k in range(12):
         Image.fromarray(random.integers(0, 65536, (8, 8), dtype=np.uint16)).save(tmp_path / "deep" / f"{k}.png")
     np.save(tmp_path / "real.npy", random.random((12, 8, 8)).astype(np.float32))
-    for name, said in (("deep", "12 16-bit images converted to grey of 8 bits"), ("real.npy", "from 0 to 1 brought to 8 bits")):
+    for name, said in (
+        ("deep", "12 16-bit images converted to grey of 8 bits"),
+        ("real.npy", "from 0 to 1 converted to 8 bits"),
+    ):
         learning = api.begin(tmp_path / name, tmp_path / f"run-{name}", steps=1, network=TINY, purpose="likelihood")
         words = list(learning.introduction())
         assert any(said in line for line in words) and any("bits/dim" in w and "256 values" in w for w in words)

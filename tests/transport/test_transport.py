@@ -166,7 +166,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "whole numbers": (lambda: between(ONE.long(), ONE), "real numbers"),
     "negative weights": (lambda: between(ONE, ONE, torch.tensor([-1.0, 2.0])), "negative"),
     "nan weights": (lambda: between(ONE, ONE, torch.tensor([math.nan, 2.0])), "negative numbers or NaN"),
-    "empty weights": (lambda: between(ONE, ONE, torch.zeros(2)), "all the weights a"),
+    "empty weights": (lambda: between(ONE, ONE, torch.zeros(2)), "all weights a"),
     "number of weights": (lambda: between(ONE, ONE, b=torch.ones(3)), "weights b"),
     "unknown cost": (lambda: between(ONE, ONE, cost="square"), "did you mean 'squared'"),
     "nan cost": (lambda: problem_from_costs(torch.tensor([[math.nan]])), "NaN"),

@@ -49,4 +49,4 @@ def check_replaceable(path: Path, ours: Callable[[str], bool], overwrite: bool) 
     if existing and not overwrite:
         raise UserError(f"{path} is not empty; choose another --out, or replace it with --overwrite")
     if other := [name for name in existing if not ours(name)]:
-        raise UserError(f"{path} contains other files ({other[0]} ...); choose a new or empty folder with --out")
+        raise UserError(f"{path} holds other files ({other[0]} ...); choose a new or empty folder with --out")

@@ -1,4 +1,4 @@
-"""What samples look like beside data: the figures by which previews are judged."""
+"""Statistics of the appearance of samples next to data, by which previews are assessed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class AppearanceStats:
-    """What a preview shows, to be set beside the same figures of the data; in model units.
+    """Appearance statistics of samples or data, in model units.
 
-    contrast, variance and outside: median deviation within a sample, mean variance between samples, and share of values beyond
-    the data's range by a quarter of it; nearest: median distance to the closest training datum, as a share of that one's
-    distance to its own neighbour; grain: see `grain`.
+    contrast: median std within a sample; variance: mean variance between samples; outside: share of values beyond the data's
+    range by a quarter of it; nearest: median distance to the nearest training datum, divided by that datum's distance to its
+    own nearest neighbour; grain: see `grain`.
     """
 
     mean: float
@@ -26,11 +26,11 @@ class AppearanceStats:
     grain: float = 0.0
 
     def noise(self, truth: AppearanceStats) -> float:
-        """Return the variance of white noise that would explain the grain beyond the data's, as a share of their variance."""
+        """Return the variance of white noise that explains the grain in excess of the data's, divided by their variance."""
         return max(0.0, self.grain - truth.grain) / max(truth.contrast**2, 1e-12)
 
     def relative_to(self, truth: AppearanceStats) -> dict[str, float]:
-        """Return what a verdict needs: fine detail, spread and nearest as multiples of the data's, and the share of noise."""
+        """Return detail, spread and nearest as multiples of the data's, and the noise."""
 
         def times(mine: float, theirs: float) -> float:
             return round(mine / theirs, 4) if theirs > 0 else 1.0
@@ -42,17 +42,17 @@ class AppearanceStats:
 
 
 def detail(images: Tensor) -> Tensor:
-    """Return how much neighbouring pixels differ, for each image: (N,) mean squares."""
+    """Return the mean squared difference of neighbouring pixels of each image: (N,)."""
     down, right = images.diff(dim=-2).square(), images.diff(dim=-1).square()
     parts = [d.flatten(1) for d in (down, right) if d.numel()]
     return torch.cat(parts, 1).mean(1).double()
 
 
 def grain(z: Tensor) -> Tensor:
-    """Return the mean square of (a - b - c + d) / 2 over all squares of 2 x 2 pixels of each image, (n,).
+    """Return the mean square of (a - b - c + d) / 2 over all 2 x 2 squares of pixels of each image, (n,).
 
-    White noise of variance v has the grain v, and what is smooth or has straight edges has little: the finest diagonal
-    band of a Haar transform, by which noise in photographs is estimated (Donoho and Johnstone 1994).  z: (n, C, H, W).
+    White noise of variance v has grain v; smooth areas and straight edges have little: it is the finest diagonal band of a Haar
+    transform, which estimates the noise of photographs (Donoho and Johnstone 1994).  z: (n, C, H, W).
     """
     if z.ndim < 4 or min(z.shape[-2:]) < 2:
         return z.new_zeros(len(z))
@@ -61,7 +61,7 @@ def grain(z: Tensor) -> Tensor:
 
 
 def appearance_stats(z: Tensor, nearness: Tensor, low: float, high: float) -> AppearanceStats:
-    """Return what data or samples look like.  z: (n, ...) in model units; nearness: (n,), see `Look.nearest`."""
+    """Return the statistics.  z: (n, ...) in model units; nearness: (n,), see `AppearanceStats.nearest`."""
     flat = z.flatten(1)
     margin = (high - low) / 4
     outside = ((flat < low - margin) | (flat > high + margin)).float().mean()
@@ -73,10 +73,10 @@ def appearance_stats(z: Tensor, nearness: Tensor, low: float, high: float) -> Ap
 
 
 def octave_powers(images: Tensor) -> Tensor:
-    """Return the power of each image in each octave of its spectrum, the finest first: (N, O).
+    """Return the spectral power of each image by octave, the finest first: (N, O).
 
-    An octave holds the spatial frequencies from half of its highest up to that, which is 1/2 along a side in the finest;
-    the last holds all that are lower than one period in a quarter of the shorter side.  images: (N, C, H, W).
+    An octave contains the spatial frequencies from half its highest to its highest, which is 1/2 cycle per pixel in the finest;
+    the last contains all frequencies below one period per quarter of the shorter side.  images: (N, C, H, W).
     """
     height, width = images.shape[-2:]
     power = torch.fft.fft2(images.double()).abs().square().sum(1)

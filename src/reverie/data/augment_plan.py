@@ -45,7 +45,7 @@ def choose_augment(
     if mirrored.is_safe:
         names.append("flip:conditioned=no")
         why = "are few; mirrored images cannot be told from originals, so flip is safe"
-    elif mirrored.right:
+    elif mirrored.correct:
         why = (
             f"are few; no flip, because a classifier tells mirrored images from originals in {mirrored.share:.0%} of"
             " cases (chance: 50%)"

@@ -1,7 +1,7 @@
 """The spiral as a curve, and the closest point on it.
 
-c(theta) = scale theta (cos theta, sin theta) + shift,  theta in [1.5 pi, 4.5 pi], scale = 1/(4 pi), shift = -1/8,
-which puts both coordinates into about [-1, 1].
+c(theta) = scale theta (cos theta, sin theta) + shift,  theta in [1.5 pi, 4.5 pi], scale = 1/(4 pi), shift = -1/8, so that both
+coordinates lie in about [-1, 1].
 """
 
 from __future__ import annotations
@@ -38,10 +38,9 @@ def _slopes(theta: Array, points: Array) -> tuple[Array, Array]:
 def closest_on_spiral(points: Array) -> tuple[Array, Array]:
     """Return theta of the closest point of the curve and the distance to it, for each point.  (N, 2) -> (N,), (N,).
 
-    A coarse search brackets the best candidate of each half turn, because between two turns the coarse grid alone cannot
-    tell which is closer.  Newton's method on the derivative of the squared distance narrows each bracket, and where a
-    Newton step leaves it (flat gradient, wrong curvature) the bracket is halved instead.  The ends of the curve are
-    candidates too.
+    A coarse search brackets the best candidate of each half turn, because the coarse grid alone cannot decide between two
+    turns.  Newton's method on the derivative of the squared distance narrows each bracket; where a Newton step leaves it (flat
+    gradient, wrong curvature), the bracket is bisected instead.  The ends of the curve are candidates too.
     """
     points = np.asarray(points, dtype=np.float64).reshape(-1, 2)
     grid = np.linspace(THETA_MIN, THETA_MAX, _COARSE + 1)

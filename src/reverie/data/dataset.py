@@ -1,4 +1,4 @@
-"""A data set: points, series, images, text or pairs of texts, with labels where there are any."""
+"""Datasets: points, series, images, text or pairs of texts, with optional labels or other conditions."""
 
 from __future__ import annotations
 
@@ -21,35 +21,34 @@ from reverie.data.text_pairs import TextPairs
 from reverie.data.text_windows import TextWindows
 
 HELD_OUT = 0.05
-MAX_CHUNK_NUMBERS = 2**24  # numbers of data that are looked at together, at most: 64 MiB
-SMALL_DATUM = 2**14  # numbers of a datum, up to which a network is evaluated for as many together as is wished
+MAX_CHUNK_NUMBERS = 2**24  # maximum numbers processed at a time: 64 MiB
+SMALL_DATUM = 2**14  # numbers of a datum up to which a network is evaluated in full batches
 
 
 def chunk_size(shape: tuple[int, ...], most: int) -> int:
-    """Return how many data of a shape, at most so many, are looked at together."""
+    """Return how many data of a shape are processed at a time, at most `most`."""
     return max(1, min(most, MAX_CHUNK_NUMBERS // max(1, math.prod(shape))))
 
 
 def evenly_spaced_indices(count: int, most: int) -> Tensor:
-    """Return so many of count positions, at most, evenly spread from the first to the last: (min(count, most),) int64."""
+    """Return at most this many evenly spaced indices from first to last: (min(count, most),) int64."""
     chosen = min(count, most)
     return torch.arange(chosen) * (count - 1) // max(1, chosen - 1)
 
 
 def evaluation_batch_size(shape: tuple[int, ...], most: int) -> int:
-    """Return for how many data a network is evaluated together: fewer of large ones, as attention takes their size squared."""
+    """Return the batch size of evaluation: smaller for large data, because attention is quadratic in their size."""
     return min(most, max(4, round(256 * (SMALL_DATUM / max(1, math.prod(shape))) ** 2)))
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Data with labels, or other conditions, where there are any.
+    """Data with optional labels or other conditions.
 
-    x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy, or
-    windows of text (N, W), or pairs of texts (N, 2, W); labels: (N,); conditions: captions, numbers or images that
-    are told of each, in place of labels; columns: names of the coordinates of points, or of the numbers of a moment, where
-    they have any.
-    notes are lines for a person, report is the same scan for a machine; both are about the whole set, so parts have none.
+    x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy, or windows of
+    text (N, W), or pairs of texts (N, 2, W); labels: (N,); conditions: captions, numbers or images instead of labels; columns:
+    names of the coordinates of points, or of the numbers of a time step. notes are lines for users, report the same scan for
+    programs; both describe the whole dataset, so its parts have none.
     """
 
     name: str
@@ -66,7 +65,7 @@ class Dataset:
 
     @property
     def kind(self) -> Kind:
-        """What these are: images are kept as bytes, points and series as real numbers."""
+        """The kind of data: images are stored as bytes, points and series as real numbers."""
         if isinstance(self.x, TextWindows):
             return "text"
         if isinstance(self.x, TextPairs):
@@ -77,13 +76,13 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one datum: (D,), (T, C), (C, H, W), (W,) characters, or (2, W) of a source and its target."""
+        """The shape of one datum: (D,), (T, C), (C, H, W), (W,) characters, or (2, W) of a source and its target."""
         return tuple(self.x.shape[1:])
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the chosen members as float32, images in [0, 1], or characters as int64; and labels (B,), or rows (B, R).
+        """Return the chosen data as float32, images in [0, 1], or characters as int64; and labels (B,) or conditions (B, R).
 
-        Rows are those of other conditions, see `reverie.data.conditions`.  index: (B,) int64.
+        Condition vectors: see `reverie.data.conditions`.  index: (B,) int64.
         """
         chosen = self.x[index] if isinstance(self.x, Tensor) else self.x.take(index)
         labels = self.labels[index] if self.labels is not None else None
@@ -92,26 +91,26 @@ class Dataset:
         return (chosen.float().div_(255) if self.kind == "images" else chosen), labels
 
     def order(self, random: torch.Generator) -> Tensor:
-        """Return an order of chance, in which images of shards can be read well: (N,) int64."""
+        """Return a random order in which images of shards can be read efficiently: (N,) int64."""
         return self.x.order(random) if isinstance(self.x, LazyImages) else torch.randperm(len(self), generator=random)
 
     def describe_conditions(self, index: Tensor) -> list[str]:
-        """Return what is told of the chosen members, in words: their labels, captions or numbers; empty where nothing is."""
+        """Describe the labels, captions or numbers of the chosen data in words; empty without conditions."""
         if self.conditions is not None:
             return [self.conditions.form.describe_vector(row) for row in self.conditions.conditions_at(index)]
         return [] if self.labels is None else [self.label_names[int(k)] for k in self.labels[index]]
 
     def subsample(self, most: int) -> Tensor:
-        """Return members spread evenly over the set, at most so many and no more than fit into memory well, as in `batch`."""
+        """Return evenly spaced data as in `batch`, at most `most` and no more than fit into memory easily."""
         return self.batch(evenly_spaced_indices(len(self), chunk_size(self.shape, most)))[0]
 
     def passes(self, batches: int, size: int) -> float:
-        """Return how often so many batches of a size show each member; no batch holds one of them twice."""
+        """Return the number of epochs of this many batches of a size; no batch contains a datum twice."""
         overlap = (len(self) * self.x.window / len(self.x.codes)) if isinstance(self.x, TextWindows) else 1.0
         return overlap * batches * min(size, len(self)) / len(self)
 
     def label_counts(self) -> list[int]:
-        """Return how many members each label has, in the order of label_names; without labels, an empty list."""
+        """Return the count of each label, in the order of label_names; empty without labels."""
         if self.labels is None:
             return []
         return [int(n) for n in torch.bincount(self.labels, minlength=len(self.label_names))]
@@ -134,14 +133,14 @@ class Dataset:
         return digest.hexdigest()[:16]
 
     def take(self, index: Tensor) -> Dataset:
-        """Return the chosen members."""
+        """Return the chosen data."""
         x = self.x[index] if isinstance(self.x, Tensor) else self.x.subset(index)
         labels = self.labels[index] if self.labels is not None else None
-        told = self.conditions.take(index) if self.conditions is not None else None
-        return Dataset(self.name, x, labels, self.label_names, conditions=told, columns=self.columns)
+        conditions = self.conditions.take(index) if self.conditions is not None else None
+        return Dataset(self.name, x, labels, self.label_names, conditions=conditions, columns=self.columns)
 
     def split(self, seed: int) -> tuple[Dataset, Dataset]:
-        """Return 95 % for training and 5 % held out, by the seed and the size; of series the last in time.
+        """Return 95 % for training and 5 % held out, by seed and size; of series the last in time.
 
         No training image has an exact copy in the held-out set, see `split_without_copies`.  Of text 10 % are held out, see
         `TextWindows.split`; of pairs whole sources, see `TextPairs.split`.
@@ -150,24 +149,26 @@ class Dataset:
             train, held_out = self.x.split(seed)
             return Dataset(self.name, train), Dataset(self.name, held_out)
         if len(self) < 2:
-            raise UserError(f"{self.name} has {len(self)} members; at least 2 are needed, one of them to be held out")
+            raise UserError(f"{self.name} has {len(self)} data; at least 2 are needed, one of them for the held-out set")
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         if self.kind == "series":
-            order = torch.arange(len(self)).flip(0)  # neighbours in time are alike, so those between would tell of the others
-        held = max(1, round(HELD_OUT * len(self)))
-        marks = self._marks() if self.kind == "images" else None
+            order = torch.arange(len(self)).flip(
+                0
+            )  # neighbours in time are similar, so random ones would leak into the held-out set
+        count = max(1, round(HELD_OUT * len(self)))
+        image_hashes = self._image_hashes() if self.kind == "images" else None
         train_order, held_order = (
-            split_without_copies(order, held, marks) if marks is not None else (order[held:], order[:held])
+            split_without_copies(order, count, image_hashes) if image_hashes is not None else (order[count:], order[:count])
         )
         return self.take(train_order), self.take(held_order)
 
-    def _marks(self) -> np.ndarray | None:
-        """Return what is equal for images that are copies of each other, (N,); None of those that would have to be fetched."""
+    def _image_hashes(self) -> np.ndarray | None:
+        """Return hashes of images, (N,), equal for copies; None for images that would have to be downloaded."""
         if isinstance(self.x, Tensor):
             return content_hashes(self.x.numpy())
         return self.x.content_hashes() if isinstance(self.x, LazyImages) else None
 
 
 def _bytes(x: Tensor) -> memoryview:
-    """Return a tensor's memory, without a copy, as hashlib takes it."""
+    """Return a tensor's memory without a copy, for hashlib."""
     return x.contiguous().numpy().data

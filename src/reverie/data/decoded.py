@@ -1,4 +1,4 @@
-"""Decoded images in the user's cache: files that have not changed need not be decoded again for each command."""
+"""Cache of decoded images, so that unchanged files are decoded once."""
 
 from __future__ import annotations
 
@@ -20,12 +20,15 @@ from reverie.data.pixels import Header, Recipe
 from reverie.data.sources import FileEntry, FileOffset
 
 CACHE = Cache("decoded", 2**31)
-DIGEST = 16  # bytes of a file's hash
-LEAST_WORK, EACH = 10**7, 10**4  # pixels in all from which decoding takes long enough to be kept, and those a file counts for
+DIGEST = 16  # bytes of a file hash
+MIN_PIXELS, PIXELS_PER_FILE = (
+    10**7,
+    10**4,
+)  # total pixels above which decoded images are cached, and pixels that each file counts for
 
 
 class DecodedImages(NamedTuple):
-    """What files became: the indices of usable ones, their hashes, the least and greatest value, and whether all are grey."""
+    """The result of decoding: indices of valid files, their hashes, minimum and maximum value, and whether all are grey."""
 
     good: list[int]
     digests: tuple[bytes, ...]
@@ -35,7 +38,7 @@ class DecodedImages(NamedTuple):
 
 
 class DecodedFacts(BaseModel):
-    """What is kept beside the pixels.  broken, reasons: the numbers of files that cannot be used, and why."""
+    """The record stored with the pixels.  broken, reasons: indices of files that cannot be used, and why."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -49,9 +52,9 @@ class DecodedFacts(BaseModel):
 
 
 def cache_key(entries: Sequence[FileEntry], headers: Sequence[Header], recipe: Recipe) -> str | None:
-    """Return a hash of where files are, their sizes and times, and of how they are decoded; None where it is done at once."""
-    work = sum(header.height * header.width for header in headers) + EACH * len(headers)
-    if work < LEAST_WORK:
+    """Return a hash of file paths, sizes and times and of the recipe; None if decoding is fast enough without the cache."""
+    work = sum(header.height * header.width for header in headers) + PIXELS_PER_FILE * len(headers)
+    if work < MIN_PIXELS:
         return None
     stamps: dict[Path, tuple[int, ...]] = {}
     digest = hashlib.sha256(repr((DecodedFacts.model_fields["format"].default, PIL.__version__, astuple(recipe))).encode())
@@ -68,7 +71,7 @@ def cache_key(entries: Sequence[FileEntry], headers: Sequence[Header], recipe: R
 
 
 def _place(entry: FileEntry) -> tuple[Path, int]:
-    """Return the file that holds an entry, and where in it."""
+    """Return the file that contains an entry, and its offset."""
     if isinstance(entry.place, zipfile.ZipInfo):
         assert entry.archive is not None
         return Path(str(entry.archive.filename)).absolute(), entry.place.header_offset
@@ -77,7 +80,7 @@ def _place(entry: FileEntry) -> tuple[Path, int]:
 
 
 def load_decoded(key: str, count: int, recipe: Recipe, out: np.ndarray) -> tuple[DecodedImages, list[tuple[int, str]]] | None:
-    """Fill the pixels of so many files from the cache; return what they became and which are broken, or None.
+    """Fill out with the cached pixels of `count` files; return the result and the broken files, or None.
 
     out: (N, C, H, W) uint8.
     """
@@ -101,7 +104,7 @@ def load_decoded(key: str, count: int, recipe: Recipe, out: np.ndarray) -> tuple
 
 
 def save_decoded(key: str, found: DecodedImages, broken: list[tuple[int, str]], out: np.ndarray) -> None:
-    """Keep what files became."""
+    """Store decoded pixels."""
     files, reasons = [k for k, _ in broken], [why for _, why in broken]
     facts = DecodedFacts(
         good=found.good, broken=files, reasons=reasons, low=found.low, high=found.high, grey=found.grey

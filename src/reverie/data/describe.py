@@ -1,4 +1,4 @@
-"""What a data set looks like: in words, and as a picture."""
+"""Descriptions of datasets: text and pictures."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from reverie.draw.picture import channels_last, contact_sheet, save, to_bytes
 from reverie.draw.scatter import scatter
 from reverie.draw.series_plot import lines
 
-SHEET = 64  # images on a contact sheet
-NAMED = 20  # columns that are told by name
+MAX_IMAGES = 64  # images on a contact sheet
+MAX_NAMES = 20  # columns listed by name
 
 
 def draw_data(dataset: Dataset, out: Path) -> None:
-    """Draw a contact sheet of images, a scatter of points, series below each other, or the common words of text."""
+    """Draw a contact sheet of images, a scatter plot of points, line plots of series, or the common words of text."""
     if dataset.kind in WRITTEN:
         save(count_bars(dataset.report["common_words"], f"the most common words of {dataset.name}"), out)
         return
-    count = SHEET if dataset.kind == "images" else 10_000
+    count = MAX_IMAGES if dataset.kind == "images" else 10_000
     chosen = evenly_spaced_indices(len(dataset), count)
     x, names = dataset.batch(chosen)[0], dataset.describe_conditions(chosen) or None
     if dataset.kind == "series":
@@ -38,20 +38,20 @@ def draw_data(dataset: Dataset, out: Path) -> None:
 
 
 def _counts(counts: Mapping[str, int], most: int = 6) -> str:
-    """Say how often each thing occurs, the commonest first."""
+    """Format counts, the most common first."""
     ordered = sorted(counts.items(), key=lambda pair: -pair[1])
     rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
     return ", ".join(f"{name} {count:,}" for name, count in ordered[:most]) + rest
 
 
 def describe_dataset(dataset: Dataset) -> Iterator[str]:
-    """Say what a scan has found, a line each: sizes, modes, classes, range, duplicates, then its notes."""
+    """Describe the scan of a dataset, a line each: sizes, modes, classes, range, duplicates, then its notes."""
     found = dataset.report
     if "table" in found:
         yield f"table of {found['table']}"
     if dataset.columns:
-        rest = f" and {len(dataset.columns) - NAMED} more" if len(dataset.columns) > NAMED else ""
-        yield f"columns: {', '.join(dataset.columns[:NAMED])}{rest}"
+        rest = f" and {len(dataset.columns) - MAX_NAMES} more" if len(dataset.columns) > MAX_NAMES else ""
+        yield f"columns: {', '.join(dataset.columns[:MAX_NAMES])}{rest}"
     if dataset.kind == "images":
         low, high = found["range"]
         yield f"{len(dataset):,} images; sizes {_counts(found['sizes'])}; modes {_counts(found['modes'])}"
@@ -60,5 +60,5 @@ def describe_dataset(dataset: Dataset) -> Iterator[str]:
         counts = dict(zip(dataset.label_names, dataset.label_counts(), strict=True))
         yield f"{len(counts)} classes: {_counts(counts, 12)}"
     if dataset.conditions is not None:
-        yield f"told of each: {dataset.conditions.describe()}"
+        yield f"conditions: {dataset.conditions.describe()}"
     yield from dataset.notes

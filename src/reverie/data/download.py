@@ -1,4 +1,4 @@
-"""Fetching files: with progress, resumed where it broke off, checked, and renamed only when whole."""
+"""Downloads: with progress, resumed after an interruption, verified by checksum, and renamed only when complete."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ MAX_SIZE = 2**30
 
 
 class Unreachable(Exception):
-    """Why a file could not be fetched; another place may have it."""
+    """A file that could not be downloaded from this address; another may work."""
 
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """A file by name and SHA-256 sum, to be had under any of some addresses."""
+    """A file by name and SHA-256 checksum."""
 
     name: str
     sha256: str
 
 
 def fetch(remote: RemoteFile, addresses: Sequence[str], folder: Path, options: ReadingOptions) -> Path:
-    """Return the file in the folder, fetched from the first address that gives it whole."""
+    """Return the file in the folder, downloaded from the first address that works."""
     path = folder / remote.name
     if path.is_file() and _sha256(path) == remote.sha256:
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"cannot make the folder {folder} for downloads: {reason(error)}; set XDG_CACHE_HOME") from None
+        raise UserError(f"cannot create the folder {folder} for downloads: {reason(error)}; set XDG_CACHE_HOME") from None
     why = "no address is known"
     try:
         with _part(path) as part:
@@ -52,21 +52,21 @@ def fetch(remote: RemoteFile, addresses: Sequence[str], folder: Path, options: R
                     _receive(address.rstrip("/") + "/" + remote.name, part, options)
                     if _sha256(part) != remote.sha256:
                         part.unlink(missing_ok=True)  # nothing to resume from
-                        raise Unreachable(f"what {address} sent for {remote.name} has a wrong checksum")
+                        raise Unreachable(f"{address} sent {remote.name} with a wrong checksum")
                     part.replace(path)
                     return path
                 except Unreachable as error:
                     why = str(error)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}; make room, or set XDG_CACHE_HOME") from None
+        raise UserError(f"cannot write {path}: {reason(error)}; free space, or set XDG_CACHE_HOME") from None
     raise Unreachable(f"{path} is damaged, and {why}" if path.is_file() else why)
 
 
 @contextmanager
 def _part(path: Path) -> Iterator[Path]:
-    """Yield the file that a download is written to, which is for this process alone.
+    """Yield the path of a partial download that only this process writes.
 
-    What another one left there is gone on with; while another one writes to it, a file of our own is taken instead.
+    An earlier partial download is resumed; while another process writes it, a private file is used instead.
     """
     with ExitStack() as stack:
         folder = path.parent
@@ -76,10 +76,10 @@ def _part(path: Path) -> Iterator[Path]:
 
 
 def _alone(folder: Path, stack: ExitStack) -> bool:
-    """Lock a folder until the stack ends, however that is; tell whether nobody else had."""
+    """Lock a folder until the stack closes; return whether no other process holds the lock."""
     try:
         import fcntl
-    except ImportError:  # no such locks on this system
+    except ImportError:  # a system without these locks
         return True
     handle = os.open(folder, os.O_RDONLY)
     stack.callback(os.close, handle)
@@ -98,48 +98,48 @@ def _sha256(path: Path) -> str:
 
 
 def _receive(url: str, part: Path, options: ReadingOptions) -> None:
-    """Fetch into part, going on from what it holds if the server can do that."""
-    have = part.stat().st_size if part.is_file() else 0
+    """Download into part, resuming if the server supports ranges."""
+    received = part.stat().st_size if part.is_file() else 0
     request = urllib.request.Request(url, headers={"User-Agent": "reverie", "Accept-Encoding": "identity"})
-    if have:
-        request.add_header("Range", f"bytes={have}-")
+    if received:
+        request.add_header("Range", f"bytes={received}-")
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
-            length = int(answer.headers.get("Content-Length") or 0)
-            stated = re.match(r"bytes (\d+)-", answer.headers.get("Content-Range") or "")
-            goes_on = answer.status == 206 and stated is not None and int(stated[1]) == have
-            if answer.status == 206 and not goes_on:
+        with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+            length = int(response.headers.get("Content-Length") or 0)
+            content_range = re.match(r"bytes (\d+)-", response.headers.get("Content-Range") or "")
+            is_resumed = response.status == 206 and content_range is not None and int(content_range[1]) == received
+            if response.status == 206 and not is_resumed:
                 part.unlink(missing_ok=True)
-                raise Unreachable(f"{url} sent another part than asked for")
-            have = have if goes_on else 0
-            total = have + length
-            with part.open("ab" if goes_on else "wb") as file:
-                while piece := _piece(answer, url):
+                raise Unreachable(f"{url} sent another range than requested")
+            received = received if is_resumed else 0
+            total = received + length
+            with part.open("ab" if is_resumed else "wb") as file:
+                while piece := _piece(response, url):
                     file.write(piece)
-                    have += len(piece)
-                    if have > MAX_SIZE:
-                        raise Unreachable(f"{url} sends without end")
-                    options.report_progress(f"downloading {part.name.removesuffix('.part')}", have, max(total, have))
-            if have < total:
-                raise Unreachable(f"{url} broke off after {have} of {total} bytes; the next try goes on from there")
+                    received += len(piece)
+                    if received > MAX_SIZE:
+                        raise Unreachable(f"{url} sends more than {MAX_SIZE:,} bytes")
+                    options.report_progress(f"downloading {part.name.removesuffix('.part')}", received, max(total, received))
+            if received < total:
+                raise Unreachable(f"{url} broke off after {received} of {total} bytes; the next download resumes there")
     except urllib.error.HTTPError as error:
-        if error.code == 416:  # all there already, or a stale part: the checksum tells
+        if error.code == 416:  # complete already, or a stale part: the checksum decides
             return
         raise Unreachable(f"{url} answered {error.code} {error.reason}") from None
     except (urllib.error.URLError, http.client.HTTPException, ValueError) as error:
         cause = error.reason if isinstance(error, urllib.error.URLError) else error
-        raise Unreachable(f"{url} cannot be reached: {_words(cause)}") from None
+        raise Unreachable(f"{url} cannot be reached: {_describe_cause(cause)}") from None
     except TimeoutError:
         raise Unreachable(f"{url} did not answer in {TIMEOUT:.0f} seconds") from None
 
 
-def _piece(answer: http.client.HTTPResponse, url: str) -> bytes:
-    """Read on, telling a broken connection from a full disk."""
+def _piece(response: http.client.HTTPResponse, url: str) -> bytes:
+    """Read a piece; raise Unreachable for a broken connection, but not for a full disk."""
     try:
-        return answer.read(PIECE)
+        return response.read(PIECE)
     except (OSError, http.client.HTTPException) as error:
-        raise Unreachable(f"{url} broke off ({_words(error)}); the next try goes on from there") from None
+        raise Unreachable(f"{url} broke off ({_describe_cause(error)}); the next download resumes there") from None
 
 
-def _words(cause: object) -> str:
+def _describe_cause(cause: object) -> str:
     return reason(cause) if isinstance(cause, OSError) else " ".join(str(cause).split()).lower()

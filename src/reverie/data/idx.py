@@ -15,14 +15,14 @@ from reverie.data.memory_limits import array_memory, check_expansion
 
 UBYTE = 0x08
 SIZE_LIMIT = 4 * 2**30
-GZIP_MOST = 1032  # gzip cannot shrink further than this
+MAX_GZIP_RATIO = 1032  # maximum compression ratio of gzip
 PIECE = 2**22
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
 
 def looks_like_idx(path: Path) -> bool:
-    """Tell an idx file by its first four bytes, unpacked if it is a gzip file."""
+    """Return whether a file is an idx file, by its first four bytes, decompressed if it is gzip."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
@@ -34,7 +34,7 @@ def looks_like_idx(path: Path) -> bool:
 
 
 def read_idx(path: Path) -> np.ndarray:
-    """Return the values of an idx file, plain or gzip, as a uint8 array of the shape it states."""
+    """Return the values of an idx file, plain or gzip, as a uint8 array of the stated shape."""
     try:
         on_disk = path.stat().st_size
         with path.open("rb") as raw:
@@ -43,44 +43,51 @@ def read_idx(path: Path) -> np.ndarray:
             stream = gzip.GzipFile(fileobj=raw) if packed else raw
             start = stream.read(4)
             if len(start) < 4 or start[:2] != b"\0\0":
-                raise UserError(f"{path} is no idx file: it does not begin with two zero bytes, a type and a dimension count")
+                raise UserError(
+                    f"{path} is not an idx file: it does not start with two zero bytes, a type and a dimension count;"
+                    " give another file"
+                )
             if start[2] != UBYTE:
-                raise UserError(f"{path} holds idx values of type 0x{start[2]:02x}; only unsigned bytes (0x08) are read")
+                raise UserError(
+                    f"{path} contains idx values of type 0x{start[2]:02x}; only unsigned bytes (0x08) are supported"
+                )
             if not 1 <= start[3] <= 4:
-                raise UserError(f"{path} is no idx file of images or labels: it states {start[3]} dimensions")
+                raise UserError(
+                    f"{path} is not an idx file of images or labels: it states {start[3]} dimensions; give another file"
+                )
             dimensions = stream.read(4 * start[3])
             if len(dimensions) < 4 * start[3]:
                 raise UserError(f"{path} ends in its header; get the file again")
             shape = tuple(int(n) for n in np.frombuffer(dimensions, ">u4"))
-            needed = math.prod(shape)
+            expected = math.prod(shape)
             header = 4 + 4 * start[3]
-            most = on_disk * GZIP_MOST if packed else on_disk - header
-            if needed > most or needed > SIZE_LIMIT:
+            most = on_disk * MAX_GZIP_RATIO if packed else on_disk - header
+            if expected > most or expected > SIZE_LIMIT:
                 raise UserError(
-                    f"{path} states {' x '.join(map(str, shape))} values, more than it can hold; get the file again"
+                    f"{path} states {' x '.join(map(str, shape))} values, more than it can contain; get the file again"
                 )
-            check_expansion(array_memory(shape, 1), on_disk, str(path), "if you trust it, unpack it with gunzip")
-            values = bytearray()  # grows with what is really there
-            while len(values) <= needed and (piece := stream.read(min(PIECE, needed + 1 - len(values)))):
+            check_expansion(array_memory(shape, 1), on_disk, str(path), "if you trust the file, decompress it with gunzip")
+            values = bytearray()  # grows with the actual data
+            while len(values) <= expected and (piece := stream.read(min(PIECE, expected + 1 - len(values)))):
                 values += piece
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}; get the file again") from None
     except (EOFError, zlib.error):
         raise UserError(f"{path} is a damaged gzip file; get the file again") from None
-    if len(values) != needed:
-        more = "more" if len(values) > needed else "fewer"
-        raise UserError(f"{path} holds {more} values than the {' x '.join(map(str, shape))} it states; get the file again")
+    if len(values) != expected:
+        more = "more" if len(values) > expected else "fewer"
+        raise UserError(f"{path} contains {more} values than the stated {' x '.join(map(str, shape))}; get the file again")
     return np.frombuffer(values, np.uint8).reshape(shape)
 
 
 def find_pair(folder: Path, images: str = TRAIN_IMAGES, labels: str = TRAIN_LABELS) -> tuple[Path, Path] | None:
-    """Return the images and labels files of a folder, plain or .gz, also under names with a dot for the first dash."""
+    """Return the images and labels files of a folder, plain or .gz, also with a dot instead of the first dash."""
     found = [_variant(folder, name) for name in (images, labels)]
     return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
 
 
 def labels_beside(images: Path) -> Path | None:
-    """Return the labels file that belongs to an images file: same name with labels for images and idx1 for idx3."""
+    """Return the labels file of an images file: the same name with labels for images and idx1 for idx3."""
     name = images.name.removesuffix(".gz").replace("images", "labels").replace("idx3", "idx1")
     return _variant(images.parent, name) if name != images.name.removesuffix(".gz") else None
 
@@ -94,10 +101,10 @@ def _variant(folder: Path, name: str) -> Path | None:
 
 
 def read_pair(images: Path, labels: Path | None) -> tuple[np.ndarray, np.ndarray | None]:
-    """Return images and their labels, checked against each other.  Returns (N, H, W) uint8, (N,) uint8."""
+    """Return images (N, H, W) and labels (N,), both uint8 and of equal count."""
     x = read_idx(images)
     if x.ndim == 1:
-        raise UserError(f"{images} holds labels, not images; give the images file")
+        raise UserError(f"{images} contains labels, not images; give the images file")
     if labels is None:
         return x, None
     y = read_idx(labels)

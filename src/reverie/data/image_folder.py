@@ -1,4 +1,4 @@
-"""A folder, a zip or a tar file of images: scanned by headers first, then decoded, fitted and hashed by a few threads."""
+"""Image folders, .zip and .tar files: headers are scanned first, then images are decoded, fitted and hashed by threads."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ from reverie.data.sources import (
     list_zip,
 )
 
-CACHED = f"decoded pixels are taken from the cache, as no file has changed since; {SWITCH}=off decodes them again"
-BLOCK = 512  # files handed to the threads at a time, so that a huge folder does not become a huge queue
+CACHED = f"decoded pixels come from the cache because no file has changed; {SWITCH}=off decodes them again"
+CHUNK = 512  # files submitted to the threads at a time
 REASONS_SHOWN = 3
 ARCHIVES = {".zip": list_zip, ".tar": list_tar}
 
 
 def read_images(path: Path, name: str, options: ReadingOptions, hint: str = "") -> Dataset:
-    """Scan a folder, a .zip or a .tar and return its images.  hint is added where nothing usable is found."""
+    """Scan a folder, a .zip or a .tar and return its images.  hint: appended to the error if nothing is usable."""
     with quiet_pillow():
         return _scan(path, name, options, hint)
 
@@ -63,26 +63,28 @@ def _scan(path: Path, name: str, options: ReadingOptions, hint: str) -> Dataset:
         kept = [k for k, entry in enumerate(entries) if entry.name not in columns.paired and entry.name in columns.images]
         entries, headers = [entries[k] for k in kept], [headers[k] for k in kept]
         if not entries:
-            raise UserError(f"the column {columns.column!r} pairs no two images of {path}")
-    found = find_labels([entry.name for entry in entries], listing.metadata, options.labels, str(path))
-    values = found.values
-    captioned = found.kind == "captions"
+            raise UserError(f"the column {columns.column!r} pairs no two images of {path}; choose another column")
+    label_source = find_labels([entry.name for entry in entries], listing.metadata, options.labels, str(path))
+    values = label_source.values
+    captioned = label_source.kind == "captions"
     if values is not None and captioned:
         values = [value or "" for value in values]
         if not any(values):
             raise UserError(f"every caption of {path} is empty; use --labels none")
         if bare := values.count(""):
-            found.notes.append(f"{_plural(bare, 'image has', 'images have')} no caption, and will be learned without")
+            label_source.notes.append(
+                f"{_plural(bare, 'image has', 'images have')} no caption and will be trained on with the null condition"
+            )
         if not listing.metadata.keys() & set(METADATA):
             listing.others.pop(TEXT, None)
     if values is not None and None in values:
         without = [entry.name for entry, value in zip(entries, values, strict=True) if value is None]
         if options.strict:
-            _refuse(without[0], found.missing)
-        broken.extend((file, found.missing) for file in without)
+            _refuse(without[0], label_source.missing)
+        broken.extend((file, label_source.missing) for file in without)
         kept = [k for k, value in enumerate(values) if value is not None]
         entries, headers, values = [entries[k] for k in kept], [headers[k] for k in kept], [values[k] for k in kept]
-    recipe, form_notes = choose_form(Counter(headers), options)
+    recipe, recipe_notes = choose_recipe(Counter(headers), options)
     while True:
         labels, label_names = _encode(None if captioned else values)
         options.report_shape(name, (len(entries), recipe.channels, recipe.height, recipe.width), labels, label_names)
@@ -93,20 +95,20 @@ def _scan(path: Path, name: str, options: ReadingOptions, hint: str) -> Dataset:
         entries, headers = [entries[k] for k in good], [headers[k] for k in good]
         values = [values[k] for k in good] if values is not None else None
         used = recipe
-        recipe, form_notes = choose_form(Counter(headers), options)
+        recipe, recipe_notes = choose_recipe(Counter(headers), options)
         if recipe == used:
-            break  # otherwise broken files had a say in the form: once more, with the good ones alone
+            break  # otherwise broken files affected the choice: repeat with the valid files
     stored_in_colour = recipe.channels == 3 and grey and options.channels is None
     if stored_in_colour:
         recipe = replace(recipe, channels=1)
         pixels = pixels[:, :1] if pixels is not None else None
     labels, label_names = _encode(None if captioned else values)
     captions = [str(value) for value in values] if captioned and values is not None else []
-    told = captions or columns.numbers or columns.column
+    has_conditions = captions or columns.numbers or columns.column
     conditions = None
-    if told:
+    if has_conditions:
         if label_names:
-            found.notes.append("labels are left out, because numbers or images are told of each instead")
+            label_source.notes.append("labels are ignored because captions, numbers or images are the condition")
             labels, label_names = None, ()
         conditions = make_conditions(captions, columns.numbers_of(entries), columns.images_of(entries, recipe))
     lazy = not isinstance(pixels, np.ndarray) or isinstance(pixels, np.memmap)
@@ -116,21 +118,25 @@ def _scan(path: Path, name: str, options: ReadingOptions, hint: str) -> Dataset:
     copies, seen = len(digests) - len(set(digests)), Counter(headers)
     source = "decoded" if stored is None else "read from a temporary file"
     notes = [
-        *found.notes,
-        *_unused(found.unused - {*options.condition_numbers, (options.condition_image or "").lower()}),
-        *form_notes,
+        *label_source.notes,
+        *_unused(label_source.unused - {*options.condition_numbers, (options.condition_image or "").lower()}),
+        *recipe_notes,
         *conversions(seen, recipe.channels, options.channels),
-        *(["every image is grey though stored in colour: 1 channel is used"] if stored_in_colour else []),
-        *([f"pixel values reach only from {low} to {high} of 255; are the images meant to be this dark?"] if high < 32 else []),
+        *(["every image is grey although stored in colour: 1 channel is used"] if stored_in_colour else []),
+        *(
+            [f"pixel values range only from {low} to {high} of 255; check whether the images are meant to be this dark"]
+            if high < 32
+            else []
+        ),
         *duplicate_note(copies, "image"),
-        *([f"{len(good)} images are too many for memory and are {source} when needed"] if lazy else []),
+        *([f"{len(good)} images do not fit into memory and are {source} on demand"] if lazy else []),
         *_others(listing),
         *skipped_note(broken),
         *([CACHED] if cached else []),
     ]
     report = {
         "source": str(path), "kind": "images", "count": len(good), "shape": list(x.shape[1:]), "fit": recipe.fit,
-        "lazy": lazy, "labels_by": found.kind,
+        "lazy": lazy, "labels_by": label_source.kind,
         "sizes": shown_sizes(sizes_of(seen)), "modes": modes_of(seen),
         "classes": class_counts(labels, label_names), "range": [low, high], "duplicates": copies,
         "broken": [{"file": file, "reason": why} for file, why in broken],
@@ -147,8 +153,8 @@ def _encode(values: Sequence[str | None] | None) -> tuple[torch.Tensor | None, t
     return encode_labels([str(value) for value in values]) if values is not None else (None, ())
 
 
-def choose_form(headers: Counter[Header], options: ReadingOptions) -> tuple[Recipe, list[str]]:
-    """Return the form for images with these headers, each as often as it occurs, and notes where size and fit are a choice."""
+def choose_recipe(headers: Counter[Header], options: ReadingOptions) -> tuple[Recipe, list[str]]:
+    """Return the recipe for images with these headers, by count, and notes about size and fit."""
     sizes = sizes_of(headers)
     channels = options.channels or (1 if all(header.kind in GREY for header in headers) else 3)
     size, fit, notes = choose_size_and_fit(sizes, options.size, options.fit, options.largest(channels))
@@ -156,7 +162,7 @@ def choose_form(headers: Counter[Header], options: ReadingOptions) -> tuple[Reci
 
 
 def read_headers(listing: Listing, options: ReadingOptions) -> tuple[list[FileEntry], list[Header]]:
-    """Read the first bytes of every file; what is no image moves to the broken ones."""
+    """Read the header of every file; files that are not images become broken ones."""
     entries: list[FileEntry] = []
     headers: list[Header] = []
     for k, entry in enumerate(listing.images):
@@ -167,7 +173,7 @@ def read_headers(listing: Listing, options: ReadingOptions) -> tuple[list[FileEn
             if options.strict:
                 _refuse(entry.name, str(error))
             listing.broken.append((entry.name, str(error)))
-        if (k + 1) % BLOCK == 0 or k + 1 == len(listing.images):
+        if (k + 1) % CHUNK == 0 or k + 1 == len(listing.images):
             options.report_progress("reading headers", k + 1, len(listing.images))
     return entries, headers
 
@@ -183,42 +189,42 @@ def _header(entry: FileEntry) -> Header:
 
 
 def read_entry(entry: FileEntry) -> bytes:
-    """Return the bytes of a file, or raise Broken."""
+    """Return the bytes of a file, or raise BrokenImage."""
     try:
         return entry.read()
     except OSError as error:
         raise BrokenImage(f"cannot be read: {reason(error)}") from None
     except Exception as error:  # zip entries fail in many ways: checksum, lengths, methods
-        raise BrokenImage(f"cannot be unpacked ({' '.join(str(error).split())[:100]})") from None
+        raise BrokenImage(f"cannot be decompressed ({' '.join(str(error).split())[:100]})") from None
 
 
 def _decoded(
     entries: Sequence[FileEntry], headers: Sequence[Header], recipe: Recipe, out: np.ndarray | None,
     broken: list[tuple[str, str]], options: ReadingOptions,
 ) -> tuple[DecodedImages, bool]:  # fmt: skip
-    """Decode every file, or take what they became from the cache; return it and whether it was there."""
+    """Decode every file, or load the result from the cache; return it and whether it came from the cache."""
     kept = out is not None and not isinstance(out, np.memmap)
     key = decoded.cache_key(entries, headers, recipe) if kept else None
     if out is None or key is None:
         return _decode_all(entries, recipe, out, broken, options), False
     if (known := decoded.load_decoded(key, len(entries), recipe, out)) is not None:
-        found, unusable = known
+        label_source, unusable = known
         if options.strict and unusable:
             _refuse(entries[unusable[0][0]].name, unusable[0][1])
         broken.extend((entries[k].name, why) for k, why in unusable)
-        return found, True
+        return label_source, True
     before = len(broken)
-    found = _decode_all(entries, recipe, out, broken, options)
-    if found.good and decoded.cache_key(entries, headers, recipe) == key:  # no file changed meanwhile
-        unused = sorted(set(range(len(entries))) - set(found.good))
-        decoded.save_decoded(key, found, [(k, why) for k, (_, why) in zip(unused, broken[before:], strict=True)], out)
-    return found, False
+    label_source = _decode_all(entries, recipe, out, broken, options)
+    if label_source.good and decoded.cache_key(entries, headers, recipe) == key:  # no file has changed meanwhile
+        unused = sorted(set(range(len(entries))) - set(label_source.good))
+        decoded.save_decoded(key, label_source, [(k, why) for k, (_, why) in zip(unused, broken[before:], strict=True)], out)
+    return label_source, False
 
 
 def _decode_all(
     entries: Sequence[FileEntry], recipe: Recipe, out: np.ndarray | None, broken: list[tuple[str, str]], options: ReadingOptions
 ) -> DecodedImages:
-    """Decode and hash every file, keeping pixels in out, (N, C, H, W), one after another, if it is given."""
+    """Decode and hash every file; store pixels in out, (N, C, H, W), if it is given."""
 
     def one(entry: FileEntry) -> tuple[bytes, np.ndarray] | str:
         try:
@@ -231,8 +237,8 @@ def _decode_all(
     good: list[int] = []
     digests: list[bytes] = []
     low, high, grey = 255, 0, True
-    for begin in range(0, len(entries), BLOCK):
-        for k, result in enumerate(decoding_pool().map(one, entries[begin : begin + BLOCK]), begin):
+    for begin in range(0, len(entries), CHUNK):
+        for k, result in enumerate(decoding_pool().map(one, entries[begin : begin + CHUNK]), begin):
             if isinstance(result, str):
                 if options.strict:
                     _refuse(entries[k].name, result)
@@ -245,28 +251,28 @@ def _decode_all(
             digests.append(digest)
             low, high = min(low, int(image.min())), max(high, int(image.max()))
             grey = grey and len(image) == 3 and bool((image[0] == image[1]).all() and (image[1] == image[2]).all())
-        options.report_progress("reading images", min(begin + BLOCK, len(entries)), len(entries))
+        options.report_progress("reading images", min(begin + CHUNK, len(entries)), len(entries))
     return DecodedImages(good, tuple(digests), low, high, grey)
 
 
 def _refuse(file: str, why: str) -> None:
-    raise UserError(f"{file}: {why}; mend or remove it, or leave out --strict to skip such files")
+    raise UserError(f"{file}: {why}; fix or remove it, or leave out --strict to skip such files")
 
 
 def nothing_found(
     path: Path, broken: Sequence[tuple[str, str]], hint: str = "", others: Mapping[str, int] | None = None
 ) -> UserError:
-    """Return the error for a place without a usable image.  others: suffixes of other files there, with their counts."""
-    looked = f"0 images found in {path}; looked for {' '.join(IMAGE_SUFFIXES)}"
+    """Return the error for a source without a usable image.  others: suffixes of other files there, with counts."""
+    message = f"0 images found in {path}; looked for {' '.join(IMAGE_SUFFIXES)}"
     if others:
         suffix, count = max(others.items(), key=lambda pair: (pair[0] in UNSUPPORTED, pair[1]))
         cannot = ", which cannot be read: convert them to .jpg or .png first" if suffix in UNSUPPORTED else ""
-        looked += f"; it has {count:,} {suffix}{cannot}"
+        message += f"; it has {count:,} {suffix}{cannot}"
     if broken:
-        looked = (
+        message = (
             f"0 usable images found in {path}: {len(broken)} cannot be used, the first ({broken[0][0]}) because: {broken[0][1]}"
         )
-    return UserError(looked + hint)
+    return UserError(message + hint)
 
 
 def _plural(count: int, one: str, many: str) -> str:
@@ -274,7 +280,7 @@ def _plural(count: int, one: str, many: str) -> str:
 
 
 def sizes_of(headers: Counter[Header]) -> Counter[tuple[int, int]]:
-    """Return how often each height and width occurs."""
+    """Return the count of each (height, width)."""
     sizes: Counter[tuple[int, int]] = Counter()
     for header, count in headers.items():
         sizes[header.height, header.width] += count
@@ -282,7 +288,7 @@ def sizes_of(headers: Counter[Header]) -> Counter[tuple[int, int]]:
 
 
 def modes_of(headers: Counter[Header]) -> dict[str, int]:
-    """Return how often each mode occurs, the commonest first."""
+    """Return the count of each mode, the most common first."""
     modes: Counter[str] = Counter()
     for header, count in headers.items():
         modes[header.mode] += count
@@ -290,7 +296,7 @@ def modes_of(headers: Counter[Header]) -> dict[str, int]:
 
 
 def conversions(headers: Counter[Header], channels: int, wanted: int | None) -> list[str]:
-    """Return one line for each thing that was changed about the images."""
+    """Return one line for each conversion of the images."""
     target = {1: "grey", 3: "RGB", 4: "RGBA"}[channels]
     kinds: Counter[str] = Counter()
     for header, count in headers.items():
@@ -301,36 +307,36 @@ def conversions(headers: Counter[Header], channels: int, wanted: int | None) -> 
         parts = [f"{n} {kind}" for kind, n in kinds.most_common()]
         depth = " of 8 bits" if kinds.keys() & set(DEEP) else ""
         lines.append(f"{join_words(parts)} {'image' if sum(kinds.values()) == 1 else 'images'} converted to {target}{depth}")
-    clear = sum(n for h, n in headers.items() if h.transparent)
-    if clear and channels != 4:
-        lines.append(f"{_plural(clear, 'image', 'images')} with transparency laid over white")
+    transparent = sum(n for h, n in headers.items() if h.transparent)
+    if transparent and channels != 4:
+        lines.append(f"{_plural(transparent, 'image', 'images')} with transparency composited over white")
     turned = sum(n for h, n in headers.items() if h.turned)
     if turned:
-        lines.append(f"{_plural(turned, 'image', 'images')} turned upright as the EXIF data say")
-    moving = sum(n for h, n in headers.items() if h.animated)
-    if moving:
-        lines.append(f"{_plural(moving, 'animated image', 'animated images')}: only the first frame is used")
+        lines.append(f"{_plural(turned, 'image', 'images')} rotated upright by the EXIF orientation")
+    animated = sum(n for h, n in headers.items() if h.animated)
+    if animated:
+        lines.append(f"{_plural(animated, 'animated image', 'animated images')}: only the first frame is used")
     return lines
 
 
 def _unused(columns: frozenset[str]) -> list[str]:
-    """Say which columns of metadata are not used, and how they would be."""
+    """Return a note about unused metadata columns and the options that use them."""
     if not columns:
         return []
     few = sorted(columns)[:REASONS_SHOWN]
     names = join_words(few) if len(columns) <= REASONS_SHOWN else f"{', '.join(few)} and {len(columns) - REASONS_SHOWN} more"
-    said = f"{'columns' if len(columns) > 1 else 'the column'} {names} of the metadata {'are' if len(columns) > 1 else 'is'}"
-    return [f"{said} not used; --labels {few[-1]} takes that one for classes, --condition-columns as numbers"]
+    subject = f"{'columns' if len(columns) > 1 else 'the column'} {names} of the metadata {'are' if len(columns) > 1 else 'is'}"
+    return [f"{subject} not used; --labels {few[-1]} takes that one as classes, --condition-columns as numbers"]
 
 
 def _others(listing: Listing) -> list[str]:
     total = sum(listing.others.values())
     common = ", ".join(suffix for suffix, _ in listing.others.most_common(4))
-    return [f"{_plural(total, 'file is', 'files are')} no image and left alone ({common})"] if total else []
+    return [f"{_plural(total, 'file is', 'files are')} not an image and skipped ({common})"] if total else []
 
 
 def skipped_note(broken: Sequence[tuple[str, str]], count: int | None = None) -> list[str]:
-    """Return the line about files that were left out, if there are any.  count: of all, of which some are listed."""
+    """Return the note about skipped files, if any.  count: total number, of which `broken` may be a part."""
     count = len(broken) if count is None else count
     if not broken:
         return []

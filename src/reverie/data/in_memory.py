@@ -1,6 +1,6 @@
-"""Data that are in memory already: arrays, tensors, images, tables and data sets of other libraries, told by what they can do.
+"""Data in memory: arrays, tensors, images, tables and datasets of other libraries, recognized by their interface.
 
-None of those libraries is imported: what has columns is a table, what has a length and members is a list of them.
+None of those libraries is imported: an object with columns is a table, an object with a length and indexing is a list.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from reverie.data.arrays import array_labels, from_array
 from reverie.data.cells import Cells, distinct_names, plain_number
 from reverie.data.conditions import make_conditions
 from reverie.data.dataset import Dataset
-from reverie.data.image_folder import choose_form, conversions, modes_of, sizes_of
+from reverie.data.image_folder import choose_recipe, conversions, modes_of, sizes_of
 from reverie.data.pixels import BrokenImage, decoding_pool, fitted, header_of, quiet_pillow
 from reverie.data.point_table import Column, find_label, table_dataset
 from reverie.data.reading import ReadingOptions, class_counts, images_dataset, shown_sizes
 
-MEMORY_SOURCE = "(memory)"  # the source of data that were read from nowhere: neither a name nor a whole path
+MEMORY_SOURCE = "(memory)"  # the source recorded for data in memory: neither a name nor a path
 NAME = "data"
 CHANNELS = (1, 3, 4)
-LOOKED_AT = 100  # values that tell what a column holds
-FLAT = 64  # coordinates from which points may be images that someone flattened
+SAMPLE_SIZE = 100  # values sampled to determine the type of a column
+MIN_FLATTENED = 64  # coordinates from which points may be flattened images
 
 
 class Members(Protocol):
-    """An array, a tensor, a list, a table, a data set of torch or of Hugging Face: what has a length and members."""
+    """An array, a tensor, a list, a table, a dataset of torch or Hugging Face: any object with a length and indexing."""
 
     def __len__(self) -> int: ...
 
@@ -48,26 +48,26 @@ DataSource = str | Path | Members
 
 
 def is_in_memory(data: object) -> TypeGuard[Members]:
-    """Tell data themselves from the name or the path of some."""
+    """Return whether this is data rather than a name or a path."""
     return not isinstance(data, str | PathLike)
 
 
 def from_memory(data: Any, options: ReadingOptions) -> Dataset:
-    """Return data in memory as a data set.
+    """Return data in memory as a dataset.
 
     (N,) and (N, D) are points; (N, H, W), (N, H, W, C) and (N, C, H, W) images, bytes from 0 to 255 or real numbers from 0 to
-    1; a list of PIL images is fitted as a folder of them is; (x, labels) and members (x, label) have labels, or captions where
-    these are asked for; of a table, columns of numbers are coordinates, as in a .csv file, or PIL images the images.
+    1; a list of PIL images is fitted like a folder; (x, labels) and lists of (x, label) have labels, or captions if requested;
+    of a table, columns of numbers are coordinates, as in a .csv file, or a column of PIL images the images.
     """
     if isinstance(data, Mapping):
         parts = ", ".join(map(str, list(data)[:6]))
-        raise UserError(f"the data are several, by the names {parts}; give one of them, or a pair (x, labels)")
+        raise UserError(f"the data are a mapping with the keys {parts}; give one of its values, or a pair (x, labels)")
     if isinstance(data, Tensor):
         return _from_numbers(_numpy(data), "the tensor", options)
     if isinstance(data, np.ndarray):
         return _from_numbers(data, "the array", options)
     if isinstance(data, Image.Image):
-        raise UserError("the data are one image; give a list of images")
+        raise UserError("the data are a single image; give a list of images")
     if (table := _table(data)) is not None:
         return _from_table(table, options)
     if callable(getattr(data, "__array__", None)):
@@ -77,8 +77,8 @@ def from_memory(data: Any, options: ReadingOptions) -> Dataset:
         first = data[0] if count else None
     except (TypeError, IndexError, KeyError):
         raise UserError(
-            f"data of type {type(data).__name__} have no length or no members to be asked for by number; "
-            "give an array, a tensor, a list of images, a table, or the name or path of data"
+            f"data of type {type(data).__name__} have no length or cannot be indexed; give an array, a tensor, a list of"
+            " images, a table, or the name or path of data"
         ) from None
     if not count:
         raise UserError("the data are empty; give at least 2 members")
@@ -87,38 +87,38 @@ def from_memory(data: Any, options: ReadingOptions) -> Dataset:
     if _is_pair(first):
         pairs = [data[k] for k in range(count)]
         if not all(_is_pair(pair) for pair in pairs):
-            raise UserError("some members of the data are pairs (x, label) and others are not; give all of them alike")
-        names = getattr(data, "classes", None)  # as the data sets of torchvision have it
+            raise UserError("only some members of the data are pairs (x, label); give pairs only, or no pairs")
+        names = getattr(data, "classes", None)  # as torchvision datasets have it
         return _labelled([x for x, _ in pairs], _named([label for _, label in pairs], names), options)
     return _from_list([data[k] for k in range(count)], options)
 
 
 def _labelled(x: Any, labels: Any, options: ReadingOptions) -> Dataset:
-    """Return data with labels that were given beside them."""
+    """Return data with separately given labels."""
     made = from_memory(x, replace(options, labels="none"))
     if options.labels == "none":
         return made
     if options.labels == "captions":
         captions = [visible(" ".join(str(label).split())) for label in labels]
         if made.kind != "images" or len(captions) != len(made) or not any(captions):
-            raise UserError(f"captions are texts of images, one for each; got {len(captions)} for {len(made)} {made.kind}")
+            raise UserError(f"captions need one text for each image; got {len(captions)} for {len(made)} {made.kind}")
         return replace(made, conditions=make_conditions(captions), report={**made.report, "labels_by": "captions"})
     if options.labels != "auto":
-        raise UserError(f"labels by {options.labels!r} are not needed where labels are given beside the data; leave them out")
+        raise UserError(f"labels by {options.labels!r} do not apply to data with given labels; leave labels out")
     values = _numpy(labels) if isinstance(labels, Tensor) else np.asarray(labels)
     if values.dtype.kind == "O":
         values = np.array([str(value) for value in values.reshape(-1)])
     if values.dtype.kind not in "buifUS" or values.size != max(values.shape, default=0):
         raise UserError(
-            f"the labels have the shape {values.shape} and the type {values.dtype}; in a pair (x, labels) they are one"
-            " whole number or name for each member of x"
+            f"the labels have the shape {values.shape} and the type {values.dtype}; in a pair (x, labels) give one"
+            " integer or name for each datum"
         )
     numbers, names = array_labels(values, len(made), "the pair (x, labels)")
     return replace(made, labels=numbers, label_names=names, report={**made.report, "classes": class_counts(numbers, names)})
 
 
 def _is_pair(member: Any) -> bool:
-    """Tell (x, label) from a row of two numbers: x has members of its own, or is an image, and the label has none."""
+    """Return whether a member is (x, label) rather than two numbers: x is an image or a sequence, and the label is a scalar."""
     if not isinstance(member, tuple | list) or len(member) != 2:
         return False
     x, label = member
@@ -127,24 +127,22 @@ def _is_pair(member: Any) -> bool:
 
 
 def _named(labels: Sequence[Any], names: Sequence[str] | None) -> list[Any]:
-    """Return plain labels: numbers as they are, or as the names that they stand for."""
-    plain: list[Any] = [label.item() if isinstance(label, Tensor | np.generic) else label for label in labels]
-    if names is None or not all(isinstance(k, int) and 0 <= k < len(names) for k in plain):
-        return plain
-    return [str(names[k]) for k in plain]
+    """Return labels as Python values: numbers, or the class names of their indices."""
+    values: list[Any] = [label.item() if isinstance(label, Tensor | np.generic) else label for label in labels]
+    if names is None or not all(isinstance(k, int) and 0 <= k < len(names) for k in values):
+        return values
+    return [str(names[k]) for k in values]
 
 
 def _from_list(members: Sequence[Any], options: ReadingOptions) -> Dataset:
     if any(isinstance(member, Image.Image) for member in members):
         return _from_images(members, options)
     if all(isinstance(member, str | PathLike) for member in members):
-        raise UserError("the data are a list of words or paths; give the folder that the files lie in, or the opened images")
+        raise UserError("the data are a list of strings or paths; give the folder of the files, or opened images")
     try:
         x = np.stack([_numpy(member) if isinstance(member, Tensor) else np.asarray(member) for member in members])
     except ValueError:
-        raise UserError(
-            "the members of the data have different shapes; give arrays of one shape, or PIL images, which are fitted"
-        ) from None
+        raise UserError("the data have different shapes; give arrays of one shape, or PIL images, which are fitted") from None
     return _from_numbers(x, "the list", options)
 
 
@@ -154,9 +152,9 @@ def _numpy(x: Tensor) -> np.ndarray:
 
 
 def _from_numbers(x: np.ndarray, source: str, options: ReadingOptions) -> Dataset:
-    """Return an array as points or images; what could be meant in two ways is refused."""
+    """Return an array as points or images; refuse ambiguous shapes."""
     if x.dtype.kind not in "buif":
-        raise UserError(f"{source} holds values of type {x.dtype}; give numbers")
+        raise UserError(f"{source} contains values of type {x.dtype}; give numbers")
     if options.labels not in ("auto", "none"):
         raise UserError(f"{source} has no labels by {options.labels!r}; give a pair (x, labels)")
     if x.ndim in (3, 4) and x.size:
@@ -164,7 +162,7 @@ def _from_numbers(x: np.ndarray, source: str, options: ReadingOptions) -> Datase
         _check_range(x, source)
     made = from_array(x, None, NAME, source, options)
     side = math.isqrt(made.shape[0])
-    if made.kind == "points" and made.shape[0] >= FLAT and side**2 == made.shape[0]:
+    if made.kind == "points" and made.shape[0] >= MIN_FLATTENED and side**2 == made.shape[0]:
         note = f"points of {made.shape[0]} coordinates; if these are images, give them as (N, {side}, {side})"
         made = replace(made, notes=(*made.notes, note))
     return made
@@ -173,50 +171,52 @@ def _from_numbers(x: np.ndarray, source: str, options: ReadingOptions) -> Datase
 def _check_axes(shape: tuple[int, ...], source: str) -> None:
     if len(shape) == 3 and shape[2] in CHANNELS[1:]:
         raise UserError(
-            f"{source} has the shape {shape}, which is one image (H, W, C) or {shape[0]} that are {shape[2]} pixels wide;"
+            f"{source} has the ambiguous shape {shape}: one image (H, W, C), or {shape[0]} images of width {shape[2]};"
             " give images as (N, H, W), (N, H, W, C) or (N, C, H, W)"
         )
     if len(shape) == 4 and shape[1] in CHANNELS and shape[3] in CHANNELS:
         raise UserError(
-            f"{source} has the shape {shape}, whose channels could come second or last; give images that are higher"
-            " and wider than 4 pixels, or grey ones as (N, H, W)"
+            f"{source} has the ambiguous shape {shape}: channels second or last; give images of more than 4 x 4 pixels,"
+            " or grey ones as (N, H, W)"
         )
 
 
 def _check_range(x: np.ndarray, source: str) -> None:
-    """Refuse pixels whose white is not known: it is 255 for whole numbers, and 1 for real ones and for truth values."""
+    """Refuse pixels whose white level is ambiguous: it is 255 for integers, and 1 for real numbers and booleans."""
     low, high = float(x.min()), float(x.max())
-    if x.dtype.kind == "b" or not (math.isfinite(low) and math.isfinite(high)):  # the latter is refused by its reader
+    if x.dtype.kind == "b" or not (
+        math.isfinite(low) and math.isfinite(high)
+    ):  # other readers refuse values that are not finite
         return
-    found = f"{source} holds pixels of type {x.dtype} from {low:g} to {high:g}"
+    problem = f"{source} contains pixels of type {x.dtype} from {low:g} to {high:g}"
     if x.dtype.kind in "ui":
         if high <= 1:
-            raise UserError(f"{found}, where white is 255: all would be black; give bool, or multiply by 255")
+            raise UserError(f"{problem}, where white is 255, so all would be black; give bool, or multiply by 255")
         if low < 0 or high > 255:
-            raise UserError(f"{found}; give bytes from 0 to 255, or real numbers from 0 to 1")
+            raise UserError(f"{problem}; give bytes from 0 to 255, or real numbers from 0 to 1")
         return
     if low >= 0 and high <= 1:
         return
-    way = "undo what they were normalised by"
+    remedy = "undo their normalization"
     if low >= 0 and high <= 255:
-        way = "divide by 255, or give them as uint8"
+        remedy = "divide by 255, or give them as uint8"
     elif low >= -1 and high <= 1:
-        way = "give (x + 1) / 2 if they run from -1 to 1"
-    raise UserError(f"{found}; real numbers must lie between 0 (black) and 1 (white): {way}")
+        remedy = "give (x + 1) / 2 if their range is -1 to 1"
+    raise UserError(f"{problem}, outside 0 (black) to 1 (white); {remedy}")
 
 
 def _from_images(images: Sequence[Any], options: ReadingOptions) -> Dataset:
-    """Return PIL images, of any sizes and modes, as a folder of them would be read."""
+    """Return PIL images of any sizes and modes, read like a folder."""
     for k, image in enumerate(images):
         if not isinstance(image, Image.Image):
-            raise UserError(f"member {k} is of type {type(image).__name__} among PIL images; give images alone")
+            raise UserError(f"member {k} has the type {type(image).__name__} in a list of PIL images; give only images")
     try:
         with quiet_pillow():
             headers = Counter(header_of(image) for image in images)
-            recipe, notes = choose_form(headers, options)
+            recipe, notes = choose_recipe(headers, options)
             x = np.stack(list(decoding_pool().map(lambda image: fitted(image, recipe), images)))
     except BrokenImage as error:
-        raise UserError(f"an image of the list cannot be used: {error}") from None
+        raise UserError(f"an image of the list cannot be used: {error}; fix or remove it") from None
     notes += conversions(headers, recipe.channels, options.channels)
     size = (recipe.height, recipe.width)
     fit_to = replace(options, size=size, channels=recipe.channels, fit=recipe.fit)
@@ -226,27 +226,27 @@ def _from_images(images: Sequence[Any], options: ReadingOptions) -> Dataset:
 
 @dataclass(frozen=True)
 class _Table:
-    """Columns by name, and the names of classes that a column of numbers stands for, where it has any."""
+    """Columns by index, and the class names that the integers of a column refer to, if any."""
 
     columns: Sequence[str]
     read: Callable[[int], Any]
     classes: Callable[[int], Sequence[str] | None]
 
     def values(self, k: int) -> np.ndarray:
-        """Return one column as it is: numbers, dates or objects."""
+        """Return one column unconverted: numbers, dates or objects."""
         column = self.read(k)
         to_numpy = getattr(column, "to_numpy", None)
         return np.asarray(to_numpy()) if callable(to_numpy) else _objects(column)
 
     def column(self, name: str, k: int, values: np.ndarray) -> Column:
-        """Return one column as a table's reader takes it; objects are read as the cells of a file are."""
+        """Return one column for the table reader; objects are parsed like the cells of a file."""
 
         def words() -> list[str]:
-            plain = [value.item() if isinstance(value, np.generic) else value for value in values]
-            whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in plain]
+            scalars = [value.item() if isinstance(value, np.generic) else value for value in values]
+            whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in scalars]
             return ["" if v is None or v != v else str(v).strip() for v in _named(whole, self.classes(k))]
 
-        if values.ndim != 1 or any(isinstance(value, list | dict | tuple | Image.Image) for value in values[:LOOKED_AT]):
+        if values.ndim != 1 or any(isinstance(value, list | dict | tuple | Image.Image) for value in values[:SAMPLE_SIZE]):
             return Column(name, None, words, "lists" if values.ndim != 1 else "objects", 2**31)
         if values.dtype.kind in "uif":
             return Column(name, values.astype(np.float64), words, "numbers")
@@ -261,14 +261,14 @@ class _Table:
 
 
 def _cell(value: Any) -> str:
-    """Return a value as the cell of a table."""
+    """Return a value as the text of a table cell."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
     return str(value)
 
 
 def _objects(column: Sequence[Any]) -> np.ndarray:
-    """Return a list as an array; images stay images, which numpy would take apart."""
+    """Return a list as an array; images stay objects."""
     if not any(isinstance(value, Image.Image) for value in column):
         return np.asarray(column)
     values = np.empty(len(column), object)
@@ -278,7 +278,7 @@ def _objects(column: Sequence[Any]) -> np.ndarray:
 
 
 def _table(data: Any) -> _Table | None:
-    """Return the columns of a frame of pandas or polars, or of a data set of Hugging Face; None for what has no columns."""
+    """Return the columns of a pandas or polars frame or a Hugging Face dataset; None for objects without columns."""
     names: Any = getattr(data, "column_names", None)
     if names is not None and not callable(names):
         features = getattr(data, "features", None) or {}
@@ -292,7 +292,7 @@ def _table(data: Any) -> _Table | None:
         return None
     kept = list(columns)
     index: Any = getattr(data, "index", None)
-    if getattr(getattr(index, "dtype", None), "kind", "") == "M":  # the moments of rows, as a frame of pandas has them
+    if getattr(getattr(index, "dtype", None), "kind", "") == "M":  # the time index of a pandas frame
         names = [str(getattr(index, "name", None) or "index"), *map(str, kept)]
         return _Table(names, lambda k: index if k == 0 else data[kept[k - 1]], lambda k: None)
     return _Table([str(name) for name in kept], lambda k: data[kept[k]], lambda k: None)
@@ -308,9 +308,9 @@ def _from_table(table: _Table, options: ReadingOptions) -> Dataset:
         raise UserError("the table has no rows; expected rows of numbers, or images")
     names = distinct_names(table.columns)
     columns = [table.column(name, k, found[k]) for k, name in enumerate(names)]
-    told = [name for k, name in enumerate(names) if table.classes(k) is not None]
-    if len(told) == 1 and options.labels == "auto":
-        options = replace(options, labels=told[0])
+    class_columns = [name for k, name in enumerate(names) if table.classes(k) is not None]
+    if len(class_columns) == 1 and options.labels == "auto":
+        options = replace(options, labels=class_columns[0])
     pictures = [values for values in found if values.ndim == 1 and isinstance(values[0], Image.Image)]
     if pictures:
         labels, alone = find_label(columns, options, "the table")[1], replace(options, labels="auto")

@@ -1,4 +1,4 @@
-"""Kinds of data: what one datum is.  A data set has one kind, and what depends on it is a table keyed by its name."""
+"""Kinds of data: every dataset has one kind, the key of tables that depend on it."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ KINDS: dict[Kind, str] = {
     "images": "an image",
     "text": "a text",
     "pairs": "a pair",
-}  # what one of them is called
+}  # the name of one datum
 WRITTEN: dict[Kind, int] = {"text": 1, "pairs": 2}  # kinds of characters, by the dimensions of one datum
 DIMENSIONS: dict[int, Kind] = {1: "points", 2: "series", 3: "images"}  # of one datum: (D,), (T, C) or (C, H, W)
 
 
 def kind_of(shape: Sequence[int]) -> Kind:
-    """Return the kind of data by the shape of one, where nothing else tells it: (D,), (T, C) or (C, H, W)."""
+    """Return the kind of data by the shape of one datum: (D,), (T, C) or (C, H, W)."""
     if len(shape) not in DIMENSIONS:
         raise UserError(f"data of shape {tuple(shape)} are neither points (D,) nor series (T, C) nor images (C, H, W)")
     return DIMENSIONS[len(shape)]
 
 
 def describe_shape(shape: Sequence[int], kind: Kind | None = None) -> str:
-    """Say what data of a shape are: images of 28x28x3, points of 2 coordinates.  kind: where the shape does not tell it."""
+    """Describe data of a shape: images of 28x28x3, points of 2 coordinates.  kind: if the shape does not determine it."""
     if kind == "text":
         return f"windows of {shape[0]} characters"
     if kind == "pairs":
@@ -36,16 +36,16 @@ def describe_shape(shape: Sequence[int], kind: Kind | None = None) -> str:
     if kind_of(shape) == "points":
         return f"points of {shape[0]} coordinate{'s' * (shape[0] != 1)}"
     if kind_of(shape) == "series":
-        return f"series of {shape[0]} moments" + (f" of {shape[1]} numbers" if shape[1] > 1 else "")
+        return f"series of {shape[0]} time steps" + (f" of {shape[1]} numbers" if shape[1] > 1 else "")
     return f"images of {shape[1]}x{shape[2]}x{shape[0]}"
 
 
 def format_count(count: int, shape: Sequence[int], kind: Kind | None = None) -> str:
-    """Say how many data of a shape there are: 16 images of 28x28x3, 1 point of 2 coordinates."""
+    """Format a count of data: 16 images of 28x28x3, 1 point of 2 coordinates."""
     many, rest = describe_shape(shape, kind).split(" ", 1)
     return f"{count:,} {many.removesuffix('s') if count == 1 and many != 'series' else many} {rest}"
 
 
 def kind_of_samples(shape: Sequence[int]) -> Kind:
-    """Return the kind of samples in user units by the shape of all: (N, D), or (N, H, W) and (N, H, W, C); series say so."""
+    """Return the kind of samples in user units by their common shape: (N, D), or (N, H, W) and (N, H, W, C)."""
     return "points" if len(shape) == 2 else "images"

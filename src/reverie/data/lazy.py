@@ -1,4 +1,4 @@
-"""Images too many for memory: like a uint8 tensor of shape (N, C, H, W) whose members are read when they are asked for."""
+"""Images that do not fit into memory: like a uint8 tensor of shape (N, C, H, W) whose images are read on demand."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reverie.data.sources import BYTES, FileEntry
 
 
 class LazyImages(ABC):
-    """Images by number, that are not in memory.  recipe: the form that each is given."""
+    """Images by index that are not in memory.  recipe: the size and mode of each."""
 
     recipe: Recipe
 
@@ -29,7 +29,7 @@ class LazyImages(ABC):
 
     @property
     def decoded(self) -> bool:
-        """Whether pixels lie ready, so that nothing is gained by reading ahead."""
+        """Whether pixels are already decoded, so that prefetching gains nothing."""
         return False
 
     @abstractmethod
@@ -38,27 +38,27 @@ class LazyImages(ABC):
 
     @abstractmethod
     def subset(self, index: Tensor) -> LazyImages:
-        """Return the chosen images, still unread.  index: (B,) int64 or (N,) bool."""
+        """Return the chosen images without reading them.  index: (B,) int64 or (N,) bool."""
 
     @abstractmethod
     def content(self) -> bytes:
-        """Return what tells these images from others."""
+        """Return bytes that identify these images, for a fingerprint."""
 
     def content_hashes(self) -> np.ndarray | None:
-        """Return what is equal for images that are copies of each other, (N,); None where that is not known."""
+        """Return hashes that are equal for copies, (N,); None if unknown."""
         return None
 
     def order(self, random: torch.Generator) -> Tensor:
-        """Return an order of chance in which they can be read well: (N,) int64."""
+        """Return a random order that can be read efficiently: (N,) int64."""
         return torch.randperm(len(self), generator=random)
 
     def prefetch(self, order: Tensor, start: int) -> None:
-        """Be told that images will be asked for in this order, from place `start` on."""
+        """Announce that images will be requested in this order, from index `start` on."""
         return
 
 
 def positions(index: Tensor, count: int) -> np.ndarray:
-    """Turn an index of either kind into positions, checked as a tensor's would be: (B,) int64."""
+    """Convert an index of either kind into positions, validated like a tensor's index: (B,) int64."""
     return torch.arange(count)[index].reshape(-1).numpy()
 
 
@@ -66,8 +66,8 @@ def positions(index: Tensor, count: int) -> np.ndarray:
 class FileImages(LazyImages):
     """Images of a folder or an archive.
 
-    They are read from a file of fitted pixels where the disk has room for one (store: rows of (C, H, W), of which image k
-    has row places[k]), and otherwise decoded on demand by a few threads.
+    They are read from a file of fitted pixels if the disk has space for one (store: rows of (C, H, W), where image k has row
+    places[k]), or else decoded on demand by threads.
     """
 
     entries: tuple[FileEntry, ...]
@@ -81,7 +81,7 @@ class FileImages(LazyImages):
 
     @property
     def decoded(self) -> bool:
-        """Whether there is a file of pixels."""
+        """Whether a file of pixels exists."""
         return self.store is not None
 
     def take(self, index: Tensor) -> Tensor:
@@ -107,7 +107,7 @@ class FileImages(LazyImages):
         return np.array([int.from_bytes(digest[:8], "little") for digest in self.digests], np.uint64)
 
     def content(self) -> bytes:
-        """Return names, sizes and content hashes, and the form they are given."""
+        """Return names, sizes and content hashes, and the recipe."""
         rows = [(entry.name, entry.size, digest.hex()) for entry, digest in zip(self.entries, self.digests, strict=True)]
         return repr((self.recipe, rows)).encode()
 
@@ -117,4 +117,4 @@ class FileImages(LazyImages):
             with BYTES.of(entry.size):
                 return decode(entry.read(), self.recipe)
         except (BrokenImage, OSError) as error:
-            raise UserError(f"{entry.name} was readable when the data were scanned and no longer is: {error}") from None
+            raise UserError(f"{entry.name} was readable during the scan but is not any more: {error}; restore it") from None

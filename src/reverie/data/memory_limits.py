@@ -1,4 +1,4 @@
-"""How much memory data may take: counted before anything is allocated, and shared out among the threads that read."""
+"""Memory limits of reading: sizes are checked before allocation, and threads share a quota."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ import numpy as np
 from reverie.base.errors import UserError
 
 ALWAYS_ALLOWED = 2**29  # bytes that the data of any file may take
-MAX_EXPANSION = 50  # as many times a file's own size may its data take; what shrinks further hides its size
-BYTES_PER_LABEL = 40  # bytes for each label while labels are told apart
-MEMORY_LIMIT = 2**30  # bytes of fitted pixels that are kept in memory; more go to a file that is gone when the program ends
-DISK_SHARE = 0.5  # of the free space for temporary files, at most
+MAX_EXPANSION = 50  # maximum ratio of decoded to file size; higher ratios indicate a decompression bomb
+BYTES_PER_LABEL = 40  # bytes per label during encoding
+MEMORY_LIMIT = 2**30  # bytes of fitted pixels kept in memory; more go to a temporary file
+DISK_SHARE = 0.5  # maximum share of the free space for temporary files
 
 
 def check_expansion(needed: int, packed: int, where: str, advice: str) -> None:
-    """Refuse data that would take much more memory than their file is large.  needed, packed: bytes."""
+    """Refuse data that expand to far more than the file size.  needed, packed: bytes."""
     if needed > max(ALWAYS_ALLOWED, MAX_EXPANSION * packed):
         raise UserError(
-            f"{where} has {packed / 2**20:,.1f} MiB and would become {needed / 2**20:,.0f} MiB, as files do that are"
-            f" made to fill the memory; {advice}"
+            f"{where} has {packed / 2**20:,.1f} MiB and would expand to {needed / 2**20:,.0f} MiB, like a decompression"
+            f" bomb; {advice}"
         )
 
 
 def array_memory(shape: Sequence[int], itemsize: int) -> int:
-    """Return how many bytes an array takes while a data set is made of it: the values there are and those it is turned into.
+    """Return the peak bytes of an array while it becomes a dataset: its values and their converted copies.
 
-    Of points, (N,) or (N, D), each number becomes one of 4 bytes, and each row has a hash of 8; a pixel becomes one byte, and
-    each side at least two pixels.
+    For points, (N,) or (N, D), each number becomes 4 bytes, and each row has a hash of 8; a pixel becomes one byte, and each
+    side at least two pixels.
     """
     values = math.prod(shape)
     if len(shape) <= 2:
@@ -43,7 +43,7 @@ def array_memory(shape: Sequence[int], itemsize: int) -> int:
 
 
 def allocate_pixels(shape: tuple[int, ...]) -> np.ndarray | None:
-    """Return where pixels go: memory, a temporary file without a name, or None if there is room for neither."""
+    """Allocate pixels in memory or in an unnamed temporary file; return None if there is no space."""
     size = math.prod(shape)
     if size <= MEMORY_LIMIT:
         return np.empty(shape, np.uint8)
@@ -57,15 +57,15 @@ def allocate_pixels(shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 class Quota:
-    """A quantity that threads take parts of and give back, so that together they never hold more than all of it."""
+    """A quota that threads acquire parts of and release, so that together they never exceed it."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._held = most, 0
+    def __init__(self, limit: int) -> None:
+        self._most, self._held = limit, 0
         self._changed = threading.Condition()
 
     @contextmanager
     def of(self, amount: int) -> Iterator[None]:
-        """Wait until so much is free, and hold it; who asks for more than there is gets all of it."""
+        """Acquire an amount, waiting until it is free; larger requests get the whole quota."""
         amount = min(amount, self._most)
         with self._changed:
             self._changed.wait_for(lambda: self._held + amount <= self._most)

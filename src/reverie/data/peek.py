@@ -1,4 +1,4 @@
-"""The kind of data before they are used, for a choice of the families that take them."""
+"""Detection of the kind of data without reading them, to select the families that support it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from reverie.data.kind import Kind
 from reverie.data.named_datasets import DATASETS, KIND_OF
 
 
-class _Known(Exception):
-    """The kind is known, so that nothing more is read."""
+class _KindFound(Exception):
+    """Ends reading as soon as the kind is known."""
 
     def __init__(self, kind: Kind) -> None:
         super().__init__(kind)
@@ -17,14 +17,14 @@ class _Known(Exception):
 
 
 def kind_of_data(source: str) -> Kind:
-    """Return the kind of data of a name or path; the pixels of images are not read."""
+    """Return the kind of data of a name or path, without reading pixels."""
     if source in DATASETS:
         return KIND_OF.get(source, "images")
 
     def stop(form: Dataset) -> None:
-        raise _Known(form.kind)
+        raise _KindFound(form.kind)
 
     try:
         return load_data(source, on_shape=stop).kind
-    except _Known as known:
-        return known.kind
+    except _KindFound as found:
+        return found.kind

@@ -1,4 +1,4 @@
-"""One image: from the bytes of a file, of any mode and size, to 8-bit pixels of one shape."""
+"""Decoding of one image of any format, mode and size to 8-bit pixels of one shape."""
 
 from __future__ import annotations
 
@@ -20,12 +20,20 @@ from reverie.base.allocator import return_freed_memory
 from reverie.base.errors import UserError, pick
 from reverie.data.memory_limits import Quota
 
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # told by content, never by name; nothing that runs a program
+FORMATS = (
+    "PNG",
+    "JPEG",
+    "WEBP",
+    "BMP",
+    "GIF",
+    "TIFF",
+    "PPM",
+)  # detected from the content, never the name; no format that executes code
 PIXEL_LIMIT = 64_000_000
 FORMAT_LIMITS = {"WEBP": 32_000_000}  # its decoder holds six copies of an image
-PIXELS = Quota(PIXEL_LIMIT)  # that are decoded at a time, by all threads together
-LARGE = 2**23  # pixels, from which on the memory of an image is worth giving back
-STRIP = 2**20  # pixels that are worked on at a time where each takes many bytes
+PIXELS = Quota(PIXEL_LIMIT)  # decoded at a time by all threads together
+LARGE = 2**23  # pixels of an image from which its memory is returned to the system
+STRIP = 2**20  # pixels processed at a time in memory-intensive steps
 SIDE_LIMIT = 1024
 DEFAULT_SIDE = 64
 KINDS = {
@@ -43,7 +51,7 @@ class BrokenImage(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the first bytes of an image tell: size as it is seen (upright), mode, and what will be lost."""
+    """The header of an image: size after rotation, mode, and what decoding discards."""
 
     height: int
     width: int
@@ -60,7 +68,7 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """The form that every image of a set is given."""
+    """The size and mode to which all images of a dataset are converted."""
 
     height: int
     width: int
@@ -70,7 +78,7 @@ class Recipe:
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Silence Pillow's own warnings, about sizes and odd metadata: what matters is in the report."""
+    """Suppress Pillow's warnings about sizes and metadata; reports contain what matters."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\b")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -79,58 +87,58 @@ def quiet_pillow() -> Iterator[None]:
 
 @cache
 def decoding_pool() -> ThreadPoolExecutor:
-    """Return the few threads that decode images; Pillow lets them run side by side."""
+    """Return the thread pool that decodes images; Pillow releases the GIL."""
     return ThreadPoolExecutor(min(4, os.cpu_count() or 1), thread_name_prefix="reverie-images")
 
 
 def parse_size(text: str) -> tuple[int, int]:
-    """Read "32" or "64x48" (height x width)."""
+    """Parse "32" or "64x48" (height x width)."""
     match = re.fullmatch(r"\s*(\d{1,5})(?:\s*[xX]\s*(\d{1,5}))?\s*", text)
     if match is None:
-        raise UserError(f"the size {text!r} is not understood; write 32, or 64x48 for height x width")
+        raise UserError(f"cannot read the size {text!r}; write --size 32, or --size 64x48 for height x width")
     height, width = int(match[1]), int(match[2] or match[1])
     if not (1 <= height <= SIDE_LIMIT and 1 <= width <= SIDE_LIMIT):
-        raise UserError(f"the size {text!r} is out of range; each side must be from 1 to {SIDE_LIMIT} pixels")
+        raise UserError(f"the size {text!r} is out of range; each side of --size must be from 1 to {SIDE_LIMIT} pixels")
     return height, width
 
 
 def check_fit(fit: str) -> None:
-    """Refuse an unknown way of fitting; auto leaves the choice to the sizes of the images."""
+    """Refuse an unknown fit; auto depends on the sizes of the images."""
     pick({"auto": None, **FITS}, fit, "fit")
 
 
 def check_channels(channels: int | None) -> None:
-    """Refuse a number of channels that no image has."""
+    """Refuse an invalid number of channels."""
     if channels not in (None, 1, 3, 4):
-        raise UserError(f"channels must be 1 (grey), 3 (colour) or 4 (colour with transparency), got {channels}")
+        raise UserError(f"--channels must be 1 (grey), 3 (colour) or 4 (colour with transparency), got {channels}")
 
 
 def read_header(file: BinaryIO | bytes) -> Header:
-    """Return what is known before decoding; raise Broken for what is no image, or for one of too many pixels."""
+    """Return the header of an image; raise BrokenImage if it is not an image or has too many pixels."""
     try:
         with Image.open(BytesIO(file) if isinstance(file, bytes) else file, formats=FORMATS) as image:
             return header_of(image)
-    except Exception as error:  # decoders answer a hostile file with nearly any exception
+    except Exception as error:  # decoders raise nearly any exception for a hostile file
         raise BrokenImage(_why(error)) from None
 
 
 def header_of(image: Image.Image) -> Header:
-    """Return what is known of an image without its pixels; raise Broken for one of too many pixels."""
+    """Return the header of an open image; raise BrokenImage if it has too many pixels."""
     _check_pixels(image)
     width, height = image.size
-    turn = _turn(image)
-    if turn in (5, 6, 7, 8) and image.format != "TIFF":  # TIFF sizes are upright already
+    orientation = _orientation(image)
+    if orientation in (5, 6, 7, 8) and image.format != "TIFF":  # TIFF sizes are upright already
         width, height = height, width
     animated = bool(getattr(image, "is_animated", False))
-    return Header(height, width, image.mode, _transparent(image), turn != 1, animated)
+    return Header(height, width, image.mode, _transparent(image), orientation != 1, animated)
 
 
 def fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
-    """Return the first frame of an open image, upright, in the form asked for.  Returns (C, H, W) uint8."""
+    """Return the first frame of an open image, upright, converted by the recipe: (C, H, W) uint8."""
     try:
         with _share(image):
             return _fitted(image, recipe)
-    except Exception as error:  # decoders answer a hostile file with nearly any exception
+    except Exception as error:  # decoders raise nearly any exception for a hostile file
         raise BrokenImage(_why(error)) from None
 
 
@@ -140,26 +148,26 @@ def _fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
 
 
 def decode(data: bytes, recipe: Recipe) -> np.ndarray:
-    """Return the first frame, upright, in the form asked for.  Returns (C, H, W) uint8."""
+    """Decode the first frame, upright, converted by the recipe: (C, H, W) uint8."""
     try:
         with Image.open(BytesIO(data), formats=FORMATS) as image:
             _check_pixels(image)
-            if image.format == "JPEG":  # photos are many times larger than needed: decode them at a fraction
+            if image.format == "JPEG":  # decode photos at a fraction of their resolution
                 image.draft(None, (3 * max(recipe.height, recipe.width),) * 2)
             with _share(image):
                 try:
                     return _fitted(image, recipe)
                 finally:
                     large = image.width * image.height > LARGE
-                    image.close()  # its pixels go before another image's come
+                    image.close()  # free its pixels before the next image is decoded
                     if large:
                         return_freed_memory()
-    except Exception as error:  # decoders answer a hostile file with nearly any exception
+    except Exception as error:  # decoders raise nearly any exception for a hostile file
         raise BrokenImage(_why(error)) from None
 
 
 def convert_mode(image: Image.Image, channels: int) -> Image.Image:
-    """Return the image as L, RGB or RGBA; transparency is laid over white unless it is kept (4 channels)."""
+    """Convert an image to L, RGB or RGBA; transparency is composited over white unless 4 channels are requested."""
     mode = {1: "L", 3: "RGB", 4: "RGBA"}[channels]
     if image.mode[0] == "I" or image.mode == "F":
         image = _eight_bits(image)
@@ -173,7 +181,7 @@ def convert_mode(image: Image.Image, channels: int) -> Image.Image:
 
 
 def _strips(image: Image.Image) -> Iterator[tuple[int, int, int, int]]:
-    """Yield the boxes of an image, a few rows each, that are worked on one after another, so that copies are small."""
+    """Yield boxes of a few rows each, so that temporary copies are small."""
     rows = max(1, STRIP // max(1, image.width))
     for top in range(0, image.height, rows):
         yield 0, top, image.width, min(top + rows, image.height)
@@ -188,17 +196,17 @@ def fit_image(image: Image.Image, recipe: Recipe) -> np.ndarray:
 
 
 def _crop(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """Cover the whole size and cut off what is over, evenly on both sides."""
+    """Resize to cover the size and crop the rest evenly on both sides."""
     return ImageOps.fit(image, size, Image.Resampling.LANCZOS)
 
 
 def _stretch(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """Change height and width each as needed."""
+    """Resize height and width independently."""
     return image.resize(size, Image.Resampling.LANCZOS)
 
 
 def _pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
-    """Show the whole image, centred; the rest has the mean colour of the image's edge."""
+    """Resize to fit inside, centred; the margin has the mean colour of the image's edge."""
     scale = min(size[0] / image.width, size[1] / image.height)
     inner = (max(1, min(size[0], round(image.width * scale))), max(1, min(size[1], round(image.height * scale))))
     small = image.resize(inner, Image.Resampling.LANCZOS)
@@ -213,37 +221,37 @@ def _pad(image: Image.Image, size: tuple[int, int]) -> Image.Image:
 FITS = {"crop": _crop, "pad": _pad, "stretch": _stretch}
 
 
-def _most(image: Image.Image) -> int:
+def _pixel_limit(image: Image.Image) -> int:
     return FORMAT_LIMITS.get(image.format or "", PIXEL_LIMIT)
 
 
 def _share(image: Image.Image) -> AbstractContextManager[None]:
-    """Wait until there is memory for the pixels of an image; those of a format that takes more count for more."""
-    return PIXELS.of(image.width * image.height * PIXEL_LIMIT // _most(image))
+    """Wait for memory for the pixels of an image; formats with memory-intensive decoders count for more."""
+    return PIXELS.of(image.width * image.height * PIXEL_LIMIT // _pixel_limit(image))
 
 
 def _check_pixels(image: Image.Image) -> None:
-    most = _most(image)
-    if image.width * image.height > most:
-        raise BrokenImage(f"too large ({image.width} x {image.height} pixels; the limit is {most // 10**6} megapixels)")
+    limit = _pixel_limit(image)
+    if image.width * image.height > limit:
+        raise BrokenImage(f"too large ({image.width} x {image.height} pixels; the limit is {limit // 10**6} megapixels)")
 
 
-def _turn(image: Image.Image) -> int:
-    """Return the orientation that the header states, 1 (upright) to 8."""
+def _orientation(image: Image.Image) -> int:
+    """Return the orientation in the header, 1 (upright) to 8."""
     if "exif" not in image.info and image.format != "TIFF":
-        return 1  # asking a PNG would decode it
+        return 1  # reading the EXIF data of a PNG would decode it
     try:
-        turn = image.getexif().get(ORIENTATION, 1)
-    except Exception:  # damaged EXIF data are no reason to lose an image that can be decoded
+        orientation = image.getexif().get(ORIENTATION, 1)
+    except Exception:  # an image with damaged EXIF data can still be used
         return 1
-    return turn if turn in range(1, 9) else 1
+    return orientation if orientation in range(1, 9) else 1
 
 
 def _upright(image: Image.Image) -> Image.Image:
-    """Return the image turned as its header states, and the image itself, not a copy, where nothing is to be turned."""
+    """Return the image rotated upright; without rotation the image itself, not a copy."""
     try:
         return ImageOps.exif_transpose(image) if image.getexif().get(ORIENTATION, 1) != 1 else image
-    except Exception:  # damaged EXIF data are no reason to lose an image that can be decoded
+    except Exception:  # an image with damaged EXIF data can still be used
         return image
 
 
@@ -253,7 +261,7 @@ def _transparent(image: Image.Image) -> bool:
 
 
 def _eight_bits(image: Image.Image) -> Image.Image:
-    """Bring deep pixels to 8 bits: 16-bit by 257, others by the range they are meant in as far as it can be told."""
+    """Convert pixels of more than 8 bits to 8 bits: 16-bit by 257, others by their likely range."""
 
     def values(box: tuple[int, int, int, int]) -> np.ndarray:
         return np.nan_to_num(np.asarray(image.crop(box)).astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
@@ -266,7 +274,7 @@ def _eight_bits(image: Image.Image) -> Image.Image:
             top = 1.0
         elif low >= 0 and high <= 255:
             top = 255.0
-        elif not (low >= 0 and high <= 65535):  # no known range: the image's own
+        elif not (low >= 0 and high <= 65535):  # no known range: use the image's own
             base, top = low, max(high - low, 1e-12)
     out = Image.new("L", image.size)
     for box in _strips(image):
@@ -276,16 +284,16 @@ def _eight_bits(image: Image.Image) -> Image.Image:
 
 
 def _why(error: Exception) -> str:
-    """Say in a few words why an image was not read."""
+    """Describe in a few words why an image was not read."""
     if isinstance(error, BrokenImage):
         return str(error)
     if isinstance(error, UnidentifiedImageError):
-        return "not an image, whatever its name says"
+        return "not an image"
     if isinstance(error, Image.DecompressionBombError):
         found = re.search(r"\d+", str(error))
-        much = f"{int(found[0]) / 1e6:.0f} megapixels" if found else "too many pixels"
-        return f"too large ({much}; the limit is {PIXEL_LIMIT // 10**6} megapixels)"
-    words = " ".join(str(error).split()) or type(error).__name__
-    if "truncated" in words.lower() or isinstance(error, EOFError):
+        size = f"{int(found[0]) / 1e6:.0f} megapixels" if found else "too many pixels"
+        return f"too large ({size}; the limit is {PIXEL_LIMIT // 10**6} megapixels)"
+    message = " ".join(str(error).split()) or type(error).__name__
+    if "truncated" in message.lower() or isinstance(error, EOFError):
         return "truncated: the file ends before the image does"
-    return f"cannot be decoded ({words[:100]})"
+    return f"cannot be decoded ({message[:100]})"

@@ -1,4 +1,4 @@
-"""What all readers share: the options, the choice of a size and of a fit, and the report."""
+"""Shared by all readers: reading options, size and fit, and reports."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ from reverie.data.fitting import choose_size_and_fit
 from reverie.data.memory_limits import allocate_pixels
 from reverie.data.pixels import DEFAULT_SIDE, Recipe, convert_mode, decoding_pool, fit_image
 
-Progress = Callable[[str, int, int], None]  # (what is being done, done, of how many)
+Progress = Callable[[str, int, int], None]  # (stage, number done, total)
 
-CHUNK = 512  # images that a thread fits at a time
-PIECE = 2**20  # numbers that are looked at together
-NAMES_SHOWN = 12  # sizes listed one by one in a report
+CHUNK = 512  # images fitted by a thread at a time
+PIECE = 2**20  # numbers converted at a time
+NAMES_SHOWN = 12  # sizes listed individually in a report
 
 
 @dataclass(frozen=True)
 class ReadingOptions:
-    """How data are to be read.
+    """Options of reading data.
 
-    size: (height, width); largest_colour: the longest side of colour images that is chosen; window: moments of a series, or
-    characters of a text; text: the column or field that holds text; condition_numbers, condition_image: columns of metadata
-    that are told of each image; pairs: columns of sources and targets, or the file of the targets; columns: of a table that are
-    coordinates, or "all".
+    size: (height, width); largest_colour: maximum side chosen for colour images; window: time steps of a series, or characters
+    of a text; text: the column or field that holds text; condition_numbers, condition_image: metadata columns to condition on;
+    pairs: columns of sources and targets, or the file of the targets; columns: coordinates of a table, or "all".
     """
 
     size: tuple[int, int] | None = None
@@ -55,29 +54,29 @@ class ReadingOptions:
     columns: tuple[str, ...] = ()
 
     def largest(self, channels: int) -> int:
-        """Return the longest side that is chosen for images of so many channels."""
+        """Return the maximum side chosen for images with this number of channels."""
         return self.largest_colour if channels > 1 else DEFAULT_SIDE
 
     def report_progress(self, what: str, done: int, total: int) -> None:
-        """Pass progress on to whoever asked for it."""
+        """Report progress, if a callback is set."""
         if self.on_progress is not None:
             self.on_progress(what, done, total)
 
     def report_shape(self, name: str, form: tuple[int, int, int, int], labels: Tensor | None, names: tuple[str, ...]) -> None:
-        """Pass on the form that images will have, (N, C, H, W), as a data set without pixels, before they are read."""
+        """Report the shape that images will have, (N, C, H, W), as a dataset without pixels, before they are read."""
         if self.on_shape is not None:
             self.on_shape(Dataset(name, torch.empty(form, dtype=torch.uint8, device="meta"), labels, names))
 
 
 def natural_key(text: str) -> tuple[tuple[int, int, str], ...]:
-    """Return a key that sorts 2 before 10."""
+    """Return a sort key that puts 2 before 10."""
     return tuple((0, int(part), "") if part.isdecimal() else (1, 0, part) for part in re.split(r"(\d{1,18})", text) if part)
 
 
 def encode_labels(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
-    """Return labels as numbers and the names they stand for, naturally sorted.  Returns (N,) int64 and the names.
+    """Return labels as indices, (N,) int64, and their names in natural order.
 
-    A name with signs that cannot be shown, or bytes that are no text, is called by what is shown of it.
+    Names with non-printable characters are escaped.
     """
     shown = {value: visible(value) for value in set(values)}
     values = [shown[value] for value in values]
@@ -87,7 +86,7 @@ def encode_labels(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
 
 
 def shown_sizes(sizes: Mapping[tuple[int, int], int]) -> dict[str, int]:
-    """Return sizes as height x width with their counts, the commonest first, the rest together."""
+    """Return sizes as height x width with their counts, the most common first, the rest combined."""
     common = Counter(sizes).most_common()
     out = {f"{height}x{width}": n for (height, width), n in common[:NAMES_SHOWN]}
     rest = sum(n for _, n in common[NAMES_SHOWN:])
@@ -102,7 +101,7 @@ def class_counts(labels: Tensor | None, names: Sequence[str]) -> dict[str, int]:
 
 
 def duplicate_note(count: int, what: str) -> tuple[str, ...]:
-    """Return the line about duplicates, if there are any."""
+    """Return the note about duplicates, if any."""
     if not count:
         return ()
     return (f"1 {what} is an exact copy of another" if count == 1 else f"{count:,} {what}s are exact copies of others",)
@@ -117,15 +116,15 @@ def points_dataset(
     notes: Sequence[str],
     source: str,
 ) -> Dataset:
-    """Return points as a data set with its report.  x: (N, D); labels: (N,)."""
+    """Return points as a dataset with its report.  x: (N, D); labels: (N,)."""
     if options.size is not None:
-        raise UserError(f"{source} holds points, which have no size; leave --size out")
+        raise UserError(f"{source} contains points, which have no size; leave --size out")
     if options.channels is not None:
-        raise UserError(f"{source} holds points, which have no channels; leave the channels out")
+        raise UserError(f"{source} contains points, which have no channels; leave --channels out")
     if options.labels == "none":
         labels, names = None, ()
     if len(x) == 0 or x.shape[1] == 0:
-        raise UserError(f"{source} holds no points; expected rows of numbers")
+        raise UserError(f"{source} contains no points; expected rows of numbers")
     values = np.empty(x.shape, np.float32)
     step = max(1, PIECE // x.shape[1])
     for k in range(0, len(x), step):
@@ -133,10 +132,12 @@ def points_dataset(
         with np.errstate(over="ignore"):
             out[...] = rows
         if not np.isfinite(out).all():
-            wrong = np.flatnonzero(~np.isfinite(rows).all(1))
-            if len(wrong):
-                raise UserError(f"row {k + wrong[0] + 1} of {source} is not finite (nan or infinity); mend or remove such rows")
-            raise UserError(f"{source} holds numbers too large for 32 bits; scale them down")
+            invalid = np.flatnonzero(~np.isfinite(rows).all(1))
+            if len(invalid):
+                raise UserError(
+                    f"row {k + invalid[0] + 1} of {source} is not finite (nan or infinity); fix or remove such rows"
+                )
+            raise UserError(f"{source} contains numbers too large for 32 bits; scale them down")
     tensor = torch.from_numpy(values)
     copies = count_duplicates(values)
     report = {
@@ -155,7 +156,7 @@ def images_dataset(
     notes: Sequence[str],
     source: str,
 ) -> Dataset:
-    """Return images that are in memory as a data set, fitted as asked, with its report.  x: (N, C, H, W) uint8."""
+    """Return images in memory as a dataset with its report, fitted as requested.  x: (N, C, H, W) uint8."""
     if options.labels == "none":
         labels, names = None, ()
     elif options.labels != "auto":
@@ -164,16 +165,16 @@ def images_dataset(
         )
     count, channels, height, width = x.shape
     if not count or not height or not width:
-        raise UserError(f"{source} holds no images (its shape is {x.shape})")
-    said = list(notes)
+        raise UserError(f"{source} contains no images (shape {x.shape}); give at least 2")
+    all_notes = list(notes)
     sizes = Counter({(height, width): count})
     target = options.channels or (3 if channels == 4 else channels)
     size, fit, form_notes = choose_size_and_fit(sizes, options.size, options.fit, options.largest(target))
-    said.extend(form_notes)
+    all_notes.extend(form_notes)
     if target != channels:
         words = {1: "grey", 3: "RGB", 4: "RGBA"}
-        over = ", transparency laid over white" if channels == 4 else ""
-        said.append(f"{count} {words[channels]} images converted to {words[target]}{over}")
+        over = ", transparency composited over white" if channels == 4 else ""
+        all_notes.append(f"{count} {words[channels]} images converted to {words[target]}{over}")
     options.report_shape(name, (count, target, *size), labels, names)
     copies = count_duplicates(x)
     report = {
@@ -182,24 +183,24 @@ def images_dataset(
         "classes": class_counts(labels, names), "range": [int(x.min()), int(x.max())], "duplicates": copies, "broken": [],
     }  # fmt: skip
     fitted = fit_all(x, Recipe(*size, target, fit), options)
-    return Dataset(name, torch.from_numpy(fitted), labels, names, (*said, *duplicate_note(copies, "image")), report)
+    return Dataset(name, torch.from_numpy(fitted), labels, names, (*all_notes, *duplicate_note(copies, "image")), report)
 
 
 def fit_all(x: np.ndarray, recipe: Recipe, options: ReadingOptions) -> np.ndarray:
-    """Bring images to one shape.  x: (N, C, H, W) uint8; returns the same with the recipe's shape."""
+    """Fit images to one shape.  x: (N, C, H, W) uint8; returns the same with the recipe's shape."""
     if x.shape[1:] == (recipe.channels, recipe.height, recipe.width):
-        return np.require(x, requirements=["C", "W"])  # torch wants memory it may write to
+        return np.require(x, requirements=["C", "W"])  # torch requires writable memory
     form = (len(x), recipe.channels, recipe.height, recipe.width)
     out = allocate_pixels(form)
     if out is None:
-        raise UserError(f"there is no room in memory or on the disk for images of {form}; choose a smaller --size")
+        raise UserError(f"no space in memory or on disk for images of {form}; choose a smaller --size")
 
-    def some(begin: int) -> int:
+    def fit_chunk(begin: int) -> int:
         for k, image in enumerate(x[begin : begin + CHUNK], begin):
             pixels = image[0] if len(image) == 1 else np.ascontiguousarray(image.transpose(1, 2, 0))
             out[k] = fit_image(convert_mode(Image.fromarray(pixels), recipe.channels), recipe)
         return min(begin + CHUNK, len(x))
 
-    for done in decoding_pool().map(some, range(0, len(x), CHUNK)):
+    for done in decoding_pool().map(fit_chunk, range(0, len(x), CHUNK)):
         options.report_progress("resizing", done, len(x))
     return out

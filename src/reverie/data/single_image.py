@@ -1,4 +1,4 @@
-"""One picture or mask from a file or an array, in the shape a model wants; values stay untouched where the shape is right."""
+"""A single image or mask from a file or an array, converted to the shape of a model; unchanged if the shape is right."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Shape = tuple[int, int, int]
 Size = tuple[int, int]
 
 CHANNELS = (1, 3, 4)
-BOXES = {  # rows and columns to be filled, as shares of height and width
+BOXES = {  # (top, bottom, left, right) of the region to fill, as shares of height and width
     "left-half": (0.0, 1.0, 0.0, 0.5),
     "right-half": (0.0, 1.0, 0.5, 1.0),
     "top-half": (0.0, 0.5, 0.0, 1.0),
@@ -32,10 +32,10 @@ BOXES = {  # rows and columns to be filled, as shares of height and width
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture in the shape that was asked for.
+    """An image in the requested shape.
 
-    x: (C, H, W) float32 in [0, 1]; name: what it is called in messages; size: height and width that it had before; fit: how
-    it was brought to its size where that is another one.
+    x: (C, H, W) float32 in [0, 1]; name: its name in messages; size: original height and width; fit: how it was resized, if it
+    was.
     """
 
     x: np.ndarray
@@ -44,18 +44,18 @@ class Picture:
     fit: str
 
     def warn_if_resized(self, also: str = "") -> None:
-        """Warn in one line where the picture was brought to another size.  also: what else is to be known of it."""
+        """Warn if the image was resized.  also: appended to the warning."""
         height, width = self.x.shape[1:]
         if self.size != (height, width):
-            said = f"{self.name} of {_by(self.size)} pixels was brought to {height}x{width} ({self.fit}){also}"
-            warnings.warn(said, ReverieWarning, stacklevel=2)
+            message = f"{self.name} of {_format_size(self.size)} pixels was resized to {height}x{width} ({self.fit}){also}"
+            warnings.warn(message, ReverieWarning, stacklevel=2)
 
 
 def read_picture(image: str | Path | np.ndarray, shape: Shape, what: str, fit: str = "crop") -> Picture:
-    """Return a picture in the shape asked for; one of another size or with other channels is brought to it.
+    """Return an image in the requested shape, resized and with channels converted if necessary.
 
-    image: a file, or an array (H, W), (H, W, C) or (C, H, W), which an .npy file may hold as well; fit: how data of another
-    size are brought to this one.  8-bit values k become k / 255; real numbers from 0 to 1 are taken as they are.
+    image: a file, or an array (H, W), (H, W, C) or (C, H, W), also from an .npy file; fit: how images of another size are
+    resized.  8-bit values k become k / 255; real numbers from 0 to 1 stay unchanged.
     """
     pick(FITS, fit, "fit")
     channels, height, width = shape
@@ -73,14 +73,18 @@ def read_picture(image: str | Path | np.ndarray, shape: Shape, what: str, fit: s
 
 
 def _read_file(file: str | Path, what: str) -> bytes | np.ndarray:
-    """Return the bytes of a file, or the array that an .npy file holds."""
+    """Return the bytes of a file, or the array of an .npy file."""
     path = Path(file)
     try:
         size = path.stat().st_size
         if not path.is_file():
-            raise UserError(f"the {what} {path} is {'a folder' if path.is_dir() else 'no regular file'}; give one picture")
+            raise UserError(
+                f"the {what} {path} is {'a folder' if path.is_dir() else 'not a regular file'}; give one image file"
+            )
         if size > FILE_LIMIT:
-            raise UserError(f"the {what} {path} is too large ({size >> 20} MiB; the limit is {FILE_LIMIT >> 20} MiB)")
+            raise UserError(
+                f"the {what} {path} is too large ({size >> 20} MiB; the limit is {FILE_LIMIT >> 20} MiB); give a smaller one"
+            )
         if path.suffix.lower() == ".npy":
             with path.open("rb") as opened:
                 return read_npy(opened, size, str(path))
@@ -90,7 +94,7 @@ def _read_file(file: str | Path, what: str) -> bytes | np.ndarray:
     except ValueError as error:
         if isinstance(error, UserError):
             raise
-        raise UserError(f"the {what} {str(path)!r} is no file name") from None
+        raise UserError(f"the {what} {str(path)!r} is not a valid file name; give an image file") from None
 
 
 def _fit_array(values: np.ndarray, shape: Shape, name: str, fit: str) -> Picture:
@@ -106,9 +110,9 @@ def _fit_array(values: np.ndarray, shape: Shape, name: str, fit: str) -> Picture
 
 
 def _planes(values: np.ndarray, shape: Shape, name: str) -> np.ndarray:
-    """Return an array of one picture as (C, H, W): channels come last or first."""
+    """Return an image array as (C, H, W); its channels are last or first."""
     if values.dtype.kind not in "buif" or values.size == 0:
-        raise UserError(f"{name} does not hold the numbers of a picture")
+        raise UserError(f"{name} does not contain the numbers of an image; give an array (H, W), (H, W, C) or (C, H, W)")
     if values.ndim == 2:
         return values[None]
     channels, height, width = shape
@@ -118,38 +122,38 @@ def _planes(values: np.ndarray, shape: Shape, name: str) -> np.ndarray:
         return np.moveaxis(values, -1, 0)
     if values.ndim == 3 and values.shape[0] in CHANNELS:
         return values
-    raise UserError(f"{name} has the shape {values.shape}; a picture is (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels")
+    raise UserError(f"{name} has the shape {values.shape}; expected (H, W), (H, W, C) or (C, H, W) with 1, 3 or 4 channels")
 
 
 def read_mask(mask: str | Path | np.ndarray, shape: Shape, size: Size | None = None, fit: str = "crop") -> np.ndarray:
-    """Return which numbers of a picture are known, (C, H, W) bool: the white pixels of a mask are to be filled.
+    """Return which numbers of an image are known, (C, H, W) bool: white pixels of a mask are to be filled.
 
-    mask: a file, a name from BOXES, a box of rows and columns such as 10:20,5:25 (the first inside, the last not), or an array
-    (H, W) that is not 0 where to fill.  White in a file is what is at least half as bright as its brightest pixel.  size and
-    fit: those of the picture, which the mask follows; what a white pixel touches is filled.  A mask may also have the size
-    asked for already.
+    mask: a file, a name from BOXES, a box of rows and columns such as 10:20,5:25 (ends exclusive), or an array (H, W) that is
+    non-zero where to fill.  White in a file means at least half as bright as its brightest pixel.  size and fit: those of the
+    image, which the mask is resized with; every pixel that a white pixel touches is filled.  A mask may also have the target
+    size already.
     """
     after = shape[1], shape[2]
     before = after if size is None else size
     name = "the mask" if isinstance(mask, np.ndarray) else f"the mask {mask}"
     fill = _read_fill(mask, before)
     if fill.shape == before:
-        fill = _follow(fill, after, fit)
+        fill = _resize_mask(fill, after, fit)
     if fill.shape != after:
-        also = f", or of {_by(after)} as the run's images" if before != after else ""
-        raise UserError(f"{name} is of {_by(fill.shape)} pixels, and {_by(before)} are needed, as its image is{also}")
+        also = f", or of {_format_size(after)} as the run's images" if before != after else ""
+        raise UserError(f"{name} has {_format_size(fill.shape)} pixels; expected {_format_size(before)}, as its image{also}")
     if not fill.any():
-        raise UserError(f"{name} has nothing to fill; make the pixels that are to be drawn white")
+        raise UserError(f"{name} marks nothing to fill; make the pixels to generate white")
     if fill.all():
-        raise UserError(f"{name} leaves no pixel known; make what is to be kept black, or use reverie sample")
+        raise UserError(f"{name} leaves no pixel known; make the pixels to keep black, or use reverie sample")
     return np.broadcast_to(~fill, shape)
 
 
 def _read_fill(mask: str | Path | np.ndarray, size: Size) -> np.ndarray:
-    """Return where to fill, (H, W) bool, in the size that a file or an array has, and of this size otherwise."""
+    """Return where to fill, (H, W) bool: files and arrays keep their size, boxes get this size."""
     if isinstance(mask, np.ndarray):
         if mask.ndim != 2:
-            raise UserError(f"the mask has the shape {mask.shape}; it must be (H, W), and not 0 where to fill")
+            raise UserError(f"the mask has the shape {mask.shape}; expected (H, W), non-zero where to fill")
         return np.asarray(mask != 0)
     height, width = size
     text = str(mask)
@@ -160,21 +164,21 @@ def _read_fill(mask: str | Path | np.ndarray, size: Size) -> np.ndarray:
     elif box := re.fullmatch(r"(\d{1,6}):(\d{1,6}),(\d{1,6}):(\d{1,6})", text):
         first, end, left_one, right_end = (int(part) for part in box.groups())
         if not (first < end <= height and left_one < right_end <= width):
-            raise UserError(f"the box {text} does not lie within {height} rows and {width} columns; write rows, then columns")
+            raise UserError(f"the box {text} exceeds {height} rows or {width} columns; write rows, then columns")
         fill[first:end, left_one:right_end] = True
     else:
         if not Path(text).exists():
             raise UserError(
-                f"the mask {text!r} is no file; give a picture with white where to fill, a box like 10:20,5:25, or one of:"
-                f" {', '.join(BOXES)}"
+                f"the mask {text!r} does not exist; give an image with white where to fill, a box like 10:20,5:25, or one"
+                f" of: {', '.join(BOXES)}"
             )
         bright = _read_grey(text)
-        fill = bright >= max(float(bright.max()), 1e-6) / 2  # masks of 0 and 1 are meant as those of 0 and 255
+        fill = bright >= max(float(bright.max()), 1e-6) / 2  # masks of 0 and 1 mean the same as masks of 0 and 255
     return fill
 
 
 def _read_grey(file: str) -> np.ndarray:
-    """Return the brightness of a mask's pixels in the size they have, (H, W)."""
+    """Return the brightness of a mask's pixels at their original size, (H, W)."""
     name, content = f"the mask {file}", _read_file(file, "mask")
     if isinstance(content, np.ndarray):
         planes = _planes(content, (1, 0, 0), name)
@@ -186,8 +190,8 @@ def _read_grey(file: str) -> np.ndarray:
         raise UserError(f"{name} cannot be read: {error}") from None
 
 
-def _follow(fill: np.ndarray, size: Size, fit: str) -> np.ndarray:
-    """Bring a mask to a size as its picture was; a pixel of which any part was white is white, and what pads it is black."""
+def _resize_mask(fill: np.ndarray, size: Size, fit: str) -> np.ndarray:
+    """Resize a mask like its image; partly white pixels become white, and padding black."""
     if fill.shape == size:
         return fill
     image, across = Image.fromarray(fill.astype(np.uint8) * 255), (size[1], size[0])
@@ -200,5 +204,5 @@ def _follow(fill: np.ndarray, size: Size, fit: str) -> np.ndarray:
     return np.asarray(canvas, bool)
 
 
-def _by(size: tuple[int, ...]) -> str:
+def _format_size(size: tuple[int, ...]) -> str:
     return "x".join(map(str, size))

@@ -1,4 +1,4 @@
-"""Pairs of texts as data: a source, and the target that answers it."""
+"""Pairs of texts as data: a source and its target."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from reverie.base.errors import UserError
 from reverie.data.text_windows import END_OF_TEXT, codes_of, text_of
 
 TextPair = tuple[str, str]
-HELD_OUT = 0.05  # of the different sources
+HELD_OUT = 0.05  # share of the distinct sources
 
 
 @dataclass(frozen=True)
 class TextPairs:
-    """Pairs of texts.  Like an int64 tensor (N, 2, W) of the codes of characters, END_OF_TEXT after the last of each.
+    """Pairs of texts.  Like an int64 tensor (N, 2, W) of character codes, with END_OF_TEXT after the end of each text.
 
-    codes: of all texts one after another, (C,) int32; starts, lengths: where source and target of each pair begin, and how
-    many characters each has, (N, 2) int64; width: W.
+    codes: all texts concatenated, (C,) int32; starts, lengths: offset and length in characters of source and target of each
+    pair, (N, 2) int64; width: W.
     """
 
     codes: np.ndarray = field(compare=False, repr=False)
@@ -47,12 +47,12 @@ class TextPairs:
         return torch.from_numpy(np.where(there, found, END_OF_TEXT).astype(np.int64))
 
     def subset(self, index: Tensor) -> TextPairs:
-        """Return the chosen pairs of the same texts.  index: (B,) int64 or (N,) bool."""
+        """Return the chosen pairs, sharing the texts.  index: (B,) int64 or (N,) bool."""
         chosen = index.numpy()
         return TextPairs(self.codes, self.starts[chosen], self.lengths[chosen], self.width)
 
     def text(self, k: int, side: int) -> str:
-        """Return the source, side 0, or the target, side 1, of pair k."""
+        """Return the source (side 0) or target (side 1) of pair k."""
         start = int(self.starts[k, side])
         return text_of(self.codes[start : start + int(self.lengths[k, side])])
 
@@ -62,18 +62,18 @@ class TextPairs:
             yield self.text(k, 0), self.text(k, 1)
 
     def content(self) -> bytes:
-        """Return what tells these pairs from others."""
+        """Return bytes that identify these pairs, for a fingerprint."""
         lengths, starts = self.lengths.reshape(-1), self.starts.reshape(-1)
         ends = lengths.cumsum()
         place = np.repeat(starts - ends + lengths, lengths) + np.arange(int(ends[-1]) if len(ends) else 0)
         return hashlib.sha256(lengths.tobytes() + self.codes[place].tobytes()).digest()
 
     def split(self, seed: int) -> tuple[TextPairs, TextPairs]:
-        """Return what is trained on and what is held out, a twentieth: no source is in both, however often it occurs."""
+        """Split off 5 % of the distinct sources as held-out set; no source is in both parts."""
         numbers: dict[str, int] = {}
         group = np.array([numbers.setdefault(self.text(k, 0), len(numbers)) for k in range(len(self))])
         if len(numbers) < 2:
-            raise UserError("all sources are the same; at least 2 different ones are needed, one of them to be held out")
+            raise UserError("all sources are equal; at least 2 distinct ones are needed, one of them for the held-out set")
         order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(seed)).numpy()
         out = np.isin(group, order[: max(1, round(HELD_OUT * len(numbers)))])
         return self.subset(torch.from_numpy(~out)), self.subset(torch.from_numpy(out))

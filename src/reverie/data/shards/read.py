@@ -14,7 +14,7 @@ from reverie.data.arrays import from_array
 from reverie.data.columnar import readable_errors
 from reverie.data.conditions import make_conditions
 from reverie.data.dataset import Dataset
-from reverie.data.image_folder import choose_form, conversions, modes_of, sizes_of, skipped_note
+from reverie.data.image_folder import choose_recipe, conversions, modes_of, sizes_of, skipped_note
 from reverie.data.image_labels import FOLDERS, find_labels
 from reverie.data.lazy import LazyImages
 from reverie.data.reading import ReadingOptions, class_counts, duplicate_note, encode_labels, shown_sizes
@@ -45,7 +45,7 @@ def read_shards(source: str, name: str, options: ReadingOptions) -> Dataset:
     index, where = index_of(store, shards, beside, options)
     kept, values, kind, told_notes = _labels(index, options, store.address)
     headers = index.headers()
-    recipe, form_notes = choose_form(headers, options)
+    recipe, recipe_notes = choose_recipe(headers, options)
     looks_grey = bool((index.arrays["flags"] & FLAGS["looks_grey"]).all())
     stored_in_colour = recipe.channels == 3 and looks_grey and options.channels is None
     if stored_in_colour:
@@ -68,7 +68,7 @@ def read_shards(source: str, name: str, options: ReadingOptions) -> Dataset:
     facts = index.facts
     many = _plural(len(shards), "shard")
     said = [
-        *notes, *told_notes, *form_notes, *conversions(headers, recipe.channels, options.channels),
+        *notes, *told_notes, *recipe_notes, *conversions(headers, recipe.channels, options.channels),
         *(["every image is grey though stored in colour: 1 channel is used"] if stored_in_colour else []),
         *duplicate_note(copies, "image"),
         *([f"images are read from {many} as they are needed, and only their index is held"] if lazy else []),
