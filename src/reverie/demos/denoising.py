@@ -56,13 +56,13 @@ def tweedie(run: Run, data: Dataset, image: np.ndarray | None, t: float, number:
         subject.show_values("score times sigma", sigma * score, 2.0),
         subject.show_data("predicted clean sample (x_t + sigma² score) / alpha", x0),
         subject.show_data(title, optimal),
-        subject.show_data("clean sample x₀", truth.x0),
+        subject.show_data("clean sample x_0", truth.x0),
     ]
     return {
         "panels": [
             subject.panel("", *parts),
             bars(
-                "RMS distance to the clean sample x₀",
+                "RMS distance to the clean sample x_0",
                 [
                     ("x_t", rms(x - truth.x0)),
                     ("network", rms(x0 - truth.x0)),
@@ -92,7 +92,7 @@ def step(
             subject.panel(
                 "",
                 subject.show_data(f"noisy sample x_t, t = {t:.2f}", x),
-                subject.show_data("predicted clean sample x̂₀", estimate.x0),
+                subject.show_data("predicted clean sample x̂_0", estimate.x0),
                 subject.show_values("predicted noise ε̂", estimate.eps, 1.5),
                 subject.show_data("1: clean-sample term", terms[0]),
                 subject.show_values("2: predicted-noise term", terms[1], 1.5),
@@ -187,7 +187,7 @@ def bound(run: Run, data: Dataset, image: np.ndarray | None, steps: int, number:
     steps_axis = np.arange(1, len(kl_terms) + 1)
     return {
         "panels": [
-            bars(f"upper bound on the NLL, mean of {count} data, in nats", means.items(), "nats"),
+            bars(f"upper bound on the NLL, mean of {count} {run.kind}, in nats", means.items(), "nats"),
             curves("KL divergence of each step, from noise to data", steps_axis, [("KL", kl_terms)], "step"),
             text(
                 f"sum: {total:,.1f} nats, {per_unit}",

@@ -63,9 +63,9 @@ def forward(
         "panels": [
             subject.panel(
                 "",
-                subject.show_data("clean sample x₀", truth.x0),
+                subject.show_data("clean sample x_0", truth.x0),
                 subject.show_values("noise ε", truth.eps, 1.5),
-                subject.show_data(f"noisy sample x_t = {alpha:.2f} x₀ + {sigma:.2f} ε", shown),
+                subject.show_data(f"noisy sample x_t = {alpha:.2f} x_0 + {sigma:.2f} ε", shown),
             ),
             curves(f"alpha and sigma, {schedule}", TIMES, [("alpha", a), ("sigma", s)], "t", t, log=bool(s.max() > 3)),
             curves("signal fraction of the variance of x_t, by schedule", TIMES, _signal_fractions(), "t", t),
@@ -88,12 +88,12 @@ def posterior(
     (alpha_s, sigma_s), std = (float(c) for c in schedule(s)), float(variance) ** 0.5
     before, after = alpha_s * float(x0[index]), float(mean.flatten()[index])
     u = np.linspace(min(before - 3 * sigma_s, after - 3 * std), max(before + 3 * sigma_s, after + 3 * std), 160)
-    densities = [("q(x_s | x₀)", _normal_density(u, before, sigma_s)), ("q(x_s | x_t, x₀)", _normal_density(u, after, std))]
+    densities = [("q(x_s | x_0)", _normal_density(u, before, sigma_s)), ("q(x_s | x_t, x_0)", _normal_density(u, after, std))]
     return {
         "panels": [
             subject.panel(
                 "",
-                subject.show_data("clean sample x₀", truth.x0),
+                subject.show_data("clean sample x_0", truth.x0),
                 subject.show_data(f"noisy sample x_t, t = {t:.2f}", x),
                 subject.show_data(f"posterior mean of x_s, s = {s:.2f}", mean),
                 subject.show_data("posterior sample x_s", sample),
@@ -124,7 +124,7 @@ def targets(run: Run, data: Dataset, image: np.ndarray | None, t: float, number:
             subject.show_values(f"{name}, target", target, scale),
             subject.show_values(f"{name}, prediction", prediction, scale),
         ]
-        lines.append(f"{name} = {a:.2f} x₀ {'+' if b >= 0 else '-'} {abs(b):.2f} ε, RMSE {rms(prediction - target):.3f}")
+        lines.append(f"{name} = {a:.2f} x_0 {'+' if b >= 0 else '-'} {abs(b):.2f} ε, RMSE {rms(prediction - target):.3f}")
     return {"panels": [subject.panel("", subject.show_data("noisy sample x_t", x), *items), text(*lines)]}
 
 
@@ -143,8 +143,8 @@ DEMOS = {
     "posterior": Demo(
         "Posterior of one step",
         "Given the clean sample, every reverse step is a Gaussian. "
-        "Its mean interpolates between x_t and x₀, and its variance is smaller than that of x_s without x_t. "
-        "Sampling replaces x₀ by the network's prediction.",
+        "Its mean interpolates between x_t and x_0, and its variance is smaller than that of x_s without x_t. "
+        "Sampling replaces x_0 by the network's prediction.",
         r"q(x_s \mid x_t, x_0) = \mathcal{N}\!\left(\frac{\alpha_{ts}\,\sigma_s^2\, x_t + \alpha_s\,\sigma_{ts}^2\, "
         r"x_0}{\sigma_t^2},\ "
         r"\frac{\sigma_{ts}^2\,\sigma_s^2}{\sigma_t^2} I\right)",
@@ -159,7 +159,7 @@ DEMOS = {
     "targets": Demo(
         "Prediction targets",
         "A network can predict the noise, the clean sample or a linear combination of both. "
-        "Each target and x_t together determine x₀ and ε by a 2 x 2 linear system. "
+        "Each target and x_t together determine x_0 and ε by a 2 x 2 linear system. "
         "The targets differ in the noise levels at which an error of the network is amplified.",
         r"y = a(t)\, x_0 + b(t)\, \varepsilon",
         "reverie list targets",

@@ -96,7 +96,7 @@ def field(
         layer = {"from": start_points, "by": offsets, "colour": k}
         panels.append(plot2d(f"{arrows}, {name}, t = {t:.2f}", limits, dots=[noisy], arrows=[layer], axes=axis_names(run)))
     error = rms(network - optimal) / max(rms(optimal), 1e-9)
-    line = text(f"RMS difference of network and optimal denoiser on the grid: {error:.1%} of the RMS of the latter")
+    line = text(f"relative RMS error of the network on the grid: {error:.1%}")
     return {"panels": [plots2d(panels), line]}
 
 
@@ -118,7 +118,7 @@ def density(run: Run, data: Dataset, image: np.ndarray | None, label: str) -> di
         "panels": [
             plot2d("density by the probability flow", limits, background=shade, dots=[some], axes=axis_names(run)),
             text(
-                f"integral over the plotted area: {integral:.2f}; over the whole plane it is 1",
+                f"integral over the plotted area: {integral:.2f} (1 over the whole plane)",
                 f"maximum density: {float(np.exp(p.max())):.3g} in the units of the data",
             ),
         ]
@@ -189,7 +189,7 @@ DEMOS = {
             Control("arrows", "Arrows", "score", "choice", choices=("score", "velocity", "direction to x0")),
             Control("fields", "Fields", BOTH, "choice", choices=(BOTH, "difference")),
             _LABEL,
-            Control("seed", "Seed", 0, "integer", 0, 999, 1),
+            Control("seed", "Noise seed", 0, "integer", 0, 999, 1),
         ),
         requires="points2d",
     ),
@@ -220,7 +220,7 @@ DEMOS = {
                 for k, name in enumerate(("ddim", "heun", "dpm++2m", "ddpm"))
             ),
             _LABEL,
-            Control("seed", "Seed", 0, "integer", 0, 999, 1),
+            Control("seed", "Noise seed", 0, "integer", 0, 999, 1),
         ),
         requires="points2d",
     ),

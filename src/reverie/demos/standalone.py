@@ -244,8 +244,8 @@ DEMOS = {
     ),
     "transport": Demo(
         "Optimal transport",
-        "A transport plan moves one distribution onto another at the least total cost. "
-        "Sinkhorn's algorithm adds entropy to the plan and alternately rescales its rows and columns. "
+        "An optimal transport plan moves one distribution onto another at the least total cost. "
+        "Sinkhorn's algorithm adds an entropy penalty and rescales rows and columns in turn. "
         "Drag the points, and lower ε to approach the exact plan.",
         r"\min_{P}\ \langle P, C \rangle + \epsilon\, \mathrm{KL}(P \mid a\, b^\top), \qquad P_{ij} = a_i b_j\, e^{(f_i + "
         r"g_j - C_{ij})/\epsilon}",
@@ -287,7 +287,7 @@ DEMOS = {
         ),
     ),
     "coloring": Demo(
-        "Colouring of sparse Jacobians",
+        "Matrix colouring",
         "Columns with no non-zero entry in a common row can share one Jacobian-vector product. "
         "A colouring groups such columns, so the number of colours is the number of products for the whole matrix. "
         "Click entries to change the sparsity pattern.",
@@ -301,7 +301,7 @@ DEMOS = {
         ),
     ),
     "graphs": Demo(
-        "Graphical models of the families",
+        "Graphical models",
         "Nodes are random variables; an arrow leads from each variable to those whose distribution depends on it. "
         "Observed variables are shaded. "
         "Dashed arrows are the encoder, the approximate posterior of the latents given data.",

@@ -9,6 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from reverie import api
 from reverie.base.errors import UserError
 from reverie.base.files import own_file
@@ -76,9 +78,7 @@ class Summaries:
             return {**_name(run), "preparing": True, **self.trainings.state(run)}
         config = api.read_config(run.path)
         family, data = config.model_family, config.data
-        settings = {
-            key: format_spec(value) if isinstance(value, dict) and "name" in value else value for key, value in config.family
-        }
+        settings = {key: _setting(value) for key, value in config.family}
         return {
             **self.library.overview(run), **_name(run), **_size(run.path), **self.trainings.state(run),
             "kind": data.kind, "shape": data.shape, "labels": config.label_names, "label_counts": data.label_counts,
@@ -136,6 +136,12 @@ class Summaries:
 
 def _name(item: LibraryItem) -> dict[str, str]:
     return {"id": item.id, "name": item.name}
+
+
+def _setting(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump()
+    return format_spec(value) if isinstance(value, dict) and "name" in value else value
 
 
 def _entry(entry: Any) -> dict[str, Any]:

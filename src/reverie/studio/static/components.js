@@ -5,6 +5,13 @@ import { setQuery } from "./state.js";
 let ids = 0;
 const useId = () => useRef(`f${++ids}`).current;
 
+/** Text with x_t, x̂_0, sigma and the like as mathematical symbols. */
+export const withSymbols = (text) => (text ?? "").replace(/\bsigma(?![a-z])/g, "σ").replace(/\balpha(?![a-z])/g, "α").split(/((?:x̂?|σ|α)_[a-z0-9])/).map((part, k) => {
+  if (k % 2 === 0) return part;
+  const [symbol, index] = part.split("_");
+  return html`<i>${symbol}</i><sub>${index}</sub>`;
+});
+
 export const count = (n) => (n ?? 0).toLocaleString("en");
 
 export function ago(seconds) {

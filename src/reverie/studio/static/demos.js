@@ -1,7 +1,7 @@
 // The page Demos: a formula with controls for each idea, evaluated on a run or on typed input.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { loadImage, startJob } from "./client.js";
-import { Code, Empty, Notes, NumberInput, Picture, Problem, Progress, RunSelect, Select, Slider, TextInput, Unsuitable, selectRun, useJob } from "./components.js";
+import { Code, Empty, Notes, NumberInput, Picture, Problem, Progress, RunSelect, Select, Slider, TextInput, Unsuitable, selectRun, useJob, withSymbols } from "./components.js";
 import { Bars, Chart, Plot2D } from "./plots.js";
 import { address, setQuery } from "./state.js";
 import { useRun } from "./run.js";
@@ -92,16 +92,16 @@ export function Plot2DPanel({ panel, click }) {
   useEffect(() => {
     if (panel.background) loadImage(panel.background).then(set, () => set(null));
   }, [panel.background]);
-  return html`<${Plot2D} title=${panel.title} scene=${{ ...panel, background }} click=${click} />`;
+  return html`<${Plot2D} format=${withSymbols} title=${panel.title} scene=${{ ...panel, background }} click=${click} />`;
 }
 
 export function Panels({ panels }) {
   return html`<div class="panels">${panels.map((p) => {
     switch (p.kind) {
-      case "images": return html`<div>${p.title && html`<h2>${p.title}</h2>`}<div class="items ${p.large ? "large" : ""}">${p.items.map((i) => html`<figure><${Picture} src=${i.image} alt=${i.title} /><figcaption>${i.title}</figcaption></figure>`)}</div></div>`;
-      case "curves": return html`<${Chart} title=${p.title} x=${p.x} series=${p.series} xlabel=${p.xlabel} log=${p.log} mark=${p.mark ?? undefined} />`;
-      case "bars": return html`<${Bars} title=${p.title} items=${p.items} unit=${p.unit} />`;
-      case "text": return html`<ul class="textlines">${p.lines.map((l) => html`<li>${l}</li>`)}</ul>`;
+      case "images": return html`<div>${p.title && html`<h2>${withSymbols(p.title)}</h2>`}<div class="items ${p.large ? "large" : ""}">${p.items.map((i) => html`<figure><${Picture} src=${i.image} alt=${i.title} /><figcaption>${withSymbols(i.title)}</figcaption></figure>`)}</div></div>`;
+      case "curves": return html`<${Chart} format=${withSymbols} title=${p.title} x=${p.x} series=${p.series} xlabel=${p.xlabel} log=${p.log} mark=${p.mark ?? undefined} />`;
+      case "bars": return html`<${Bars} format=${withSymbols} title=${p.title} items=${p.items} unit=${p.unit} />`;
+      case "text": return html`<ul class="textlines">${p.lines.map((l) => html`<li>${withSymbols(l)}</li>`)}</ul>`;
       case "plot2d": return html`<div class="items large"><${Plot2DPanel} panel=${p} /></div>`;
       case "plots2d": return html`<div class="items large">${p.items.map((one) => html`<${Plot2DPanel} panel=${one} />`)}</div>`;
       case "formula": return html`<${Formula} source=${p.formula} />`;
@@ -158,7 +158,7 @@ function Demo({ demo, query, runs }) {
   const command = demo.command.replace("RUN", run?.path ?? "RUN").replace("DATA", run?.data ?? "DATA");
   return html`<article class="demo">
     <h1>${demo.title}</h1>
-    <p class="demotext">${demo.text}</p>
+    <p class="demotext">${withSymbols(demo.text)}</p>
     <${Formula} source=${demo.formula} />${demo.more_formulas.map((f) => html`<${Formula} source=${f} />`)}
     ${selection.why ? html`<${Unsuitable} selection=${selection} />` : needsRun && !selection.id ? html`<${Empty} title="This demo needs a run"><p>Train one of a diffusion model${{ points2d: " on points with two columns", labels: " with labels" }[demo.requires] ?? ""}: <a href="#/train">new training</a>.</p><//>` : html`
     <div class="panel">

@@ -5,6 +5,7 @@ export const COLOURS = ["#2a66d3", "#d9633a", "#2a9d72", "#a04bc0", "#b58900", "
 const DARK = ["#7aa7f7", "#ee8d68", "#56c596", "#c98be3", "#d9b53f", "#63c3d3", "#e0719a", "#9aa3af"];
 export const isDark = () => document.documentElement.dataset.theme === "dark";
 export const colour = (k) => (isDark() ? DARK : COLOURS)[k % COLOURS.length];
+const plain = (text) => text;
 const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 function useRedraw() {
@@ -28,7 +29,7 @@ function useWidth(element) {
 }
 
 /** x: numbers; series: [{name, y, k?, dash?}]; mark: the x of a vertical line. */
-export function Chart({ x, series, title, xlabel = "", log = false, height = 220, mark }) {
+export function Chart({ x, series, title, xlabel = "", log = false, height = 220, mark, format = plain }) {
   const element = useRef();
   const width = useWidth(element);
   const redraw = useRedraw();
@@ -69,16 +70,16 @@ export function Chart({ x, series, title, xlabel = "", log = false, height = 220
     return () => plot.destroy();
   }, [x, series, width, log, height, mark, redraw]);
   return html`<figure class="chart" role="img" aria-label=${title}>
-    <figcaption aria-hidden="true">${title}</figcaption><div ref=${element}></div></figure>`;
+    <figcaption aria-hidden="true">${format(title)}</figcaption><div ref=${element}></div></figure>`;
 }
 
 /** items: [{name, value, note?}] */
-export function Bars({ items, title, unit = "" }) {
+export function Bars({ items, title, unit = "", format = plain }) {
   const most = Math.max(1e-12, ...items.map((i) => Math.abs(i.value ?? 0)));
   return html`<figure class="bars" role="img" aria-label="${title}: ${items.map((i) => `${i.name} ${i.value}`).join(", ")}">
-    <figcaption aria-hidden="true">${title}</figcaption>
+    <figcaption aria-hidden="true">${format(title)}</figcaption>
     <div class="barlist ${items.length > 14 ? "many" : ""}">${items.map((i) => html`<div class="barrow">
-      <span class="barname">${i.name}</span>
+      <span class="barname">${format(i.name)}</span>
       <span class="barline"><span class=${i.value < 0 ? "minus" : ""} style=${{ width: `${(100 * Math.abs(i.value ?? 0)) / most}%` }}></span></span>
       <span class="barvalue">${i.value === null ? "–" : Number(i.value.toPrecision(3))} ${unit}</span></div>`)}</div></figure>`;
 }
@@ -192,7 +193,7 @@ export function paint(canvas, scene) {
   if (scene.axes) paintAxes(c, size, X, Y, bothLimits(scene.limits), scene.axes);
 }
 
-export function Plot2D({ scene, title, click, children }) {
+export function Plot2D({ scene, title, click, children, format = plain }) {
   const canvas = useRef();
   const redraw = useRedraw();
   useEffect(() => {
@@ -208,7 +209,7 @@ export function Plot2D({ scene, title, click, children }) {
     const [[left, right], [low, high]] = bothLimits(scene.limits);
     click([left + ((event.clientX - box.left) / box.width) * (right - left), high - ((event.clientY - box.top) / box.height) * (high - low)]);
   };
-  return html`<figure class="plot2d"><figcaption>${title}</figcaption>
+  return html`<figure class="plot2d"><figcaption>${format(title)}</figcaption>
     <canvas ref=${canvas} role="img" aria-label=${title || "2-D plot"} onClick=${clicked} class=${click ? "clickable" : ""}></canvas>${children}</figure>`;
 }
 

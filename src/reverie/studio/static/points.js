@@ -1,7 +1,7 @@
 // The page Points: an animation from noise to data, vector fields, the density, and trajectories of single points.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { startJob, unpackFloats } from "./client.js";
-import { Code, Empty, JobProgress, Notes, NumberInput, Problem, RunSelect, Tabs, Unsuitable, selectRun, useJob } from "./components.js";
+import { Code, Empty, JobProgress, Notes, NumberInput, Problem, RunSelect, Tabs, Unsuitable, selectRun, useJob, withSymbols } from "./components.js";
 import { axesOf, limitsOf, paint } from "./plots.js";
 import { setQuery } from "./state.js";
 import { DemoControl, Panels, Plot2DPanel, useDemo } from "./demos.js";
@@ -112,7 +112,7 @@ function DemoTab({ name, run, query, studio }) {
   const controls = demo.controls.filter((c) => c.kind !== "points");
   return html`<div class="columns">
     <div class="panel controls">${controls.map((c, k) => html`<${DemoControl} key=${c.name} control=${c} value=${values[c.name]} change=${set(c.name, c.kind)} run=${run} index=${k} />`)}
-      <p class="hint">${demo.text}</p><${JobProgress} job=${job} label=${name === "density" ? "integrating the probability flow" : "computing"} /></div>
+      <p class="hint">${withSymbols(demo.text)}</p><${JobProgress} job=${job} label=${name === "density" ? "integrating the probability flow" : "computing"} /></div>
     <div class="results"><${Problem} message=${job.problem} />
       ${first && html`<section class="panel ${first.kind === "plot2d" ? "narrow" : ""}">${first.kind === "plot2d" ? html`<${Plot2DPanel} panel=${first} click=${click} />` : html`<${Panels} panels=${[first]} />`}${name === "paths" && html`<p class="hint">Click the plot to choose the initial noise.</p>`}<${Panels} panels=${rest} /></section>`}
       <${Code} title="Command" text=${demo.command.replace("RUN", run.path)} /></div></div>`;

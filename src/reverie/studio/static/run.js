@@ -20,6 +20,9 @@ export function useRun(id) {
   return run && run.id === id ? run : null;
 }
 
+/** A setting as text; settings of its own as key=value. */
+const format = (v) => (Array.isArray(v) ? v.map(format).join(", ") || "none" : v && typeof v === "object" ? Object.entries(v).map(([k, one]) => `${k}=${format(one)}`).join(", ") : String(v));
+
 /** Whether the training of a run is queued. */
 const isQueued = (run) => run.queued !== null && run.queued !== undefined;
 
@@ -82,7 +85,7 @@ export function RunPage({ here, refresh }) {
       <div class="figures">
         <div><b>${run.training ? "training" : queued ? "queued" : run.failed ? "failed" : finished ? "finished" : run.preparing ? "stopped" : "paused"}</b><span>state</span></div>
         ${last && html`<div><b>${count(last.i)}</b><span>steps</span></div><div><b>${duration(last.seconds)}</b><span>training time</span></div>`}
-        ${run.held_out !== undefined && run.held_out !== null && html`<div><b>${Number(run.held_out.toPrecision(4))}</b><span>${run.unit}, held-out set</span></div>`}
+        ${run.held_out !== undefined && run.held_out !== null && html`<div><b>${Number(run.held_out.toPrecision(4))}</b><span>held-out ${run.unit || "loss"}</span></div>`}
         ${run.bytes !== undefined && html`<div><b>${bytes(run.bytes)}</b><span>changed ${ago(run.age)}</span></div>`}
       </div>
       ${run.training && html`<${Progress} label=${last ? `${Math.round(last.fraction * 100)} %, ${duration((last.seconds * (1 - last.fraction)) / Math.max(last.fraction, 1e-6) + (last.finishing ?? 0))} left` : "starting"} done=${last?.fraction ?? 0} total=${1} />`}
@@ -90,7 +93,7 @@ export function RunPage({ here, refresh }) {
         ${queued && html`<span class="soft">${run.queued ? `${run.queued} training${run.queued > 1 ? "s" : ""} ahead in the queue` : "next in the queue"}</span><button type="button" onClick=${cancel}>Cancel</button>`}
         ${run.training && html`<button type="button" onClick=${() => act("stop")}>Stop and save</button>`}
         ${!run.training && !queued && !run.preparing && !finished && html`<button type="button" class="main" onClick=${() => act("resume", { options: {} })}>Resume</button>`}
-        ${!run.training && !queued && finished && run.learns_by_steps && html`<${NumberInput} label="Minutes" value=${more} low=${0.1} step=${0.5} change=${setMore} />
+        ${!run.training && !queued && finished && run.learns_by_steps && html`<${NumberInput} label="Additional minutes" value=${more} low=${0.1} step=${0.5} change=${setMore} />
           <button type="button" onClick=${() => act("resume", { options: { minutes: more } })}>Extend training</button>`}
         ${run.has_weights && html`<a class="button main" href="#/${run.kind === "points" && run.shape[0] === 2 ? "points" : "sample"}?run=${id}">Sample</a><a class="button" href="#/demos?run=${id}">Demos</a>`}
       </div>
@@ -100,7 +103,7 @@ export function RunPage({ here, refresh }) {
     <${Curves} run=${run} />
     <${Previews} run=${run} />
     ${run.settings && html`<details class="panel more"><summary>Settings</summary><dl class="settings">
-      ${Object.entries({ ...run.settings, ...run.training_settings }).filter(([, v]) => v !== null && v !== undefined).map(([k, v]) => html`<dt>${k.replaceAll("_", " ")}</dt><dd>${typeof v === "object" ? JSON.stringify(v) : String(v)}</dd>`)}</dl></details>`}
+      ${Object.entries({ ...run.settings, ...run.training_settings }).filter(([, v]) => v !== null && v !== undefined).map(([k, v]) => html`<dt>${k.replaceAll("_", " ")}</dt><dd>${format(v)}</dd>`)}</dl></details>`}
     ${run.log && html`<details class="panel more"><summary>Log</summary><pre class="log" tabindex="0">${run.log}</pre></details>`}
     ${run.path && html`<${Code} title="Commands" text=${`reverie inspect ${run.path}\nreverie evaluate ${run.path}`} />`}`;
 }

@@ -1,14 +1,14 @@
 // The page Sample: images appear while they are sampled; afterwards a slider moves through the trajectory.
 import { html, useEffect, useRef, useState } from "./vendor/preact.js";
 import { loadImage, startJob, unpackFloats } from "./client.js";
-import { Code, Empty, JobProgress, Notes, NumberInput, Picture, Problem, RunSelect, Select, Slider, Spec, TextInput, Tile, Unsuitable, download, selectRun, useJob } from "./components.js";
+import { Code, Empty, JobProgress, Notes, NumberInput, Picture, Problem, RunSelect, Select, Slider, Spec, TextInput, Tile, Unsuitable, download, selectRun, useJob, withSymbols } from "./components.js";
 import { Plot2D, axesOf, firstTwoColumns, limitsOf } from "./plots.js";
 import { setQuery, useStored } from "./state.js";
 import { useRun } from "./run.js";
 
 const NUMBERS = ["n", "steps", "seed", "guidance", "guidance_rescale", "autoguidance", "classifier_guidance", "low", "high"];
-export const NOISY = "Noisy sample xₜ";
-export const PREDICTED = "Predicted clean sample x̂₀";
+export const NOISY = "Noisy sample x_t";
+export const PREDICTED = "Predicted clean sample x̂_0";
 
 /** The labels that a run can be conditioned on. */
 const labelsOf = (run) => (run.abilities?.includes("labels") ? run.labels ?? [] : []);
@@ -107,7 +107,7 @@ function Sampling({ run, query, studio, selection }) {
   const frame = ready[k];
   const n = lastRequest.current?.n ?? 0;
   return html`
-    <div class="pagehead"><h1>Sample</h1><p class="lead">New samples of <a href="#/run/${run.id}">${run.name}</a>, from noise at t = 1 to data at t = 0.</p></div>
+    <div class="pagehead"><h1>Sample</h1><p class="lead">Samples from <a href="#/run/${run.id}">${run.name}</a>, from noise at t = 1 to data at t = 0.</p></div>
     <div class="columns">
       <form class="panel controls" onSubmit=${(e) => (e.preventDefault(), sample())}>
         <${RunSelect} selection=${selection} change=${(id) => setQuery({ run: id, label: "", sum: "" })} />
@@ -119,8 +119,7 @@ function Sampling({ run, query, studio, selection }) {
       </form>
       <div class="results">
         <${Problem} message=${job.problem} /><${Notes} notes=${job.warnings} />
-        ${!frame && !job.busy && html`<div class="panel quietpanel"><p>Choose options and press <b>Sample</b>. Every step shows the noisy sample <i>x<sub>t</sub></i>
-          and the clean sample <i>x̂</i><sub>0</sub> that the model predicts from it.</p></div>`}
+        ${!frame && !job.busy && html`<div class="panel quietpanel"><p>Choose options and press <b>Sample</b>. ${withSymbols("Every step shows the noisy sample x_t and the clean sample x̂_0 that the model predicts from it.")}</p></div>`}
         ${frame && html`<section class="panel" aria-label="Samples">
           <div class="pair">
             ${images ? html`
@@ -158,7 +157,7 @@ export function TimeSlider({ frames, k, change }) {
 
 function Tiles({ title, frame, row, n, width, height, selected, select, labels }) {
   const across = Math.ceil(Math.sqrt(n));
-  return html`<div class="pane"><h2>${title}</h2>
+  return html`<div class="pane"><h2>${withSymbols(title)}</h2>
     <div class="tiles" style=${{ gridTemplateColumns: `repeat(${across}, 1fr)` }}>
       ${Array.from({ length: n }, (_, k) => html`<button type="button" class="tile" aria-pressed=${k === selected} onClick=${() => select(k)}
         aria-label="${row ? "Predicted clean" : "Noisy"} image ${k}${labels ? `, ${labels[k]}` : ""}"><${Tile} image=${frame.image} k=${k} row=${row} width=${width} height=${height} alt="" /></button>`)}
@@ -168,7 +167,7 @@ function Tiles({ title, frame, row, n, width, height, selected, select, labels }
 function Scatter({ frames, frame, field, title, axes }) {
   const points = (f, name) => firstTwoColumns(f[name], f.columns);
   const limits = limitsOf(points(frames[0], "x")); // the same for both plots, as wide as the noise
-  return html`<div class="pane"><${Plot2D} title=${title} scene=${{ limits, axes, dots: [{ points: points(frame, field) }] }} /></div>`;
+  return html`<div class="pane"><${Plot2D} format=${withSymbols} title=${title} scene=${{ limits, axes, dots: [{ points: points(frame, field) }] }} /></div>`;
 }
 
 function Inspector({ result, k, width, height, frame, sampleAgain }) {

@@ -6,7 +6,7 @@ import { setQuery } from "./state.js";
 import { SamplingControls, sampleRequest } from "./sample.js";
 import { useRun } from "./run.js";
 
-const MODES = [["inpaint", "Inpaint"], ["edit", "Edit"], ["interpolate", "Interpolate"], ["illusion", "Illusions"], ["restore", "Restore"]];
+const MODES = [["inpaint", "Inpaint"], ["edit", "Edit"], ["interpolate", "Interpolate"], ["illusion", "Illusion"], ["restore", "Restore"]];
 
 async function base64(blob) {
   const url = await new Promise((resolve, reject) => {
@@ -265,8 +265,8 @@ function Steering({ run, query, studio, mode }) {
         ${mode === "illusion" ? html`<div class="columns even"><${ViewTransition} key=${selected} views=${result.views} k=${selected} run=${run} />
           <div>${result.views.map((v) => html`<h3>${v.title}</h3><${ViewStrip} view=${v} n=${result.n} run=${run} selected=${selected} select=${select} />`)}</div></div>`
         : html`<${Row} image=${result.atlas} n=${result.n} run=${run} alt=${mode === "interpolate" ? "frame" : "result"} />`}
-        ${result.std && html`<div class="items stdrow"><figure><${Picture} src=${result.std} alt="Standard deviation of the results" /><figcaption>standard deviation of the results by pixel, white at its maximum</figcaption></figure></div>`}
-        ${metrics?.length > 0 && html`<p class="soft">${metrics.map(([k, v]) => `${k.replaceAll("_", " ")} ${Number(v.toPrecision(3))}`).join(" · ")}</p>`}</section>
+        ${result.std && html`<div class="items stdrow"><figure><${Picture} src=${result.std} alt="Standard deviation of the results" /><figcaption>standard deviation of the results (white: maximum)</figcaption></figure></div>`}
+        ${metrics?.length > 0 && html`<p class="soft">${metrics.map(([k, v]) => `${k.replaceAll("_", " ").replace("psnr", "PSNR")} ${Number(v.toPrecision(3))}`).join(" · ")}</p>`}</section>
         <${Code} title="Command" text=${result.command} />`}
     </div></div>`;
 }
@@ -292,7 +292,7 @@ export function Steer({ here, studio, runs }) {
   const supported = MODES.filter(([m]) => !run || run.abilities.includes(m));
   const requested = MODES.find(([m]) => m === here.query.mode);
   const mode = supported.includes(requested) ? requested[0] : supported[0]?.[0];
-  const head = html`<div class="pagehead"><h1>Steer</h1><p class="lead">Sample given known pixels, an image to edit, or a condition for each view.</p></div>`;
+  const head = html`<div class="pagehead"><h1>Steer</h1><p class="lead">Condition sampling on known pixels, on a whole image, or on a label for each view.</p></div>`;
   if (selection.why) return html`${head}<${Unsuitable} selection=${selection} />`;
   if (!selection.id) return html`<${Empty} title="No run of images"><p>Steering needs a run of images. <a href="#/train">Train one</a>.</p><//>`;
   return html`${head}

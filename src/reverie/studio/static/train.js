@@ -4,6 +4,7 @@ import { get, post } from "./client.js";
 import { Check, Code, NumberInput, Problem, Select, Spec, TextInput } from "./components.js";
 import { go, setQuery } from "./state.js";
 
+const ACRONYMS = { Ema: "EMA", Kl: "KL", Lora: "LoRA" };
 const FIRST = ["minutes", "family", "size", "seed"];
 
 /** The kind of the data, which options can change. */
@@ -14,7 +15,7 @@ function kindOf(known, options) {
 }
 
 export function FormField({ field, value, change, studio, kind }) {
-  const label = field.name[0].toUpperCase() + field.name.slice(1).replaceAll("-", " ");
+  const label = (field.name[0].toUpperCase() + field.name.slice(1).replaceAll("-", " ")).replace(/^(Ema|Kl|Lora)\b/, (word) => ACRONYMS[word]);
   if (field.name === "family" && kind) {
     const [best, ...others] = studio.families[kind];
     const table = [best, ...others].map((name) => studio.tables.families.find((family) => family.name === name));
