@@ -18,14 +18,14 @@ from typing import Any
 import typer
 
 PAGE = Path(__file__).parent.parent / "docs" / "book" / "reference.md"
-MANY = 5  # commands that take an option, from which on it is described before all commands
+MANY = 5  # commands that share an option, or parameters of a function, from which on they are abbreviated
 HEAD = """# Reference
 
 Which commands, options, functions and classes are there? `python -m tools.reference` writes this page from the program.
 
 ## Commands
 
-`--seed`, `--device`, `--json` and `--quiet` mean the same in every command. Options of a named component follow a colon:
+Options of a named component follow a colon:
 `--schedule linear:steps=40`, `--sampler ddim:eta=0.5`, `--grid karras:rho=7`, `--network mlp:hidden=64`. `reverie list KIND`
 prints the names of each kind with their options. `--config FILE.toml` reads options from a file; those on the command line
 take precedence. `reverie --install-completion` installs tab completion.
@@ -83,26 +83,24 @@ def commands(program: Any, name: str) -> Iterator[str]:
     ]
     options = [p for _, _, params in leaves for p in params if p.param_type_name == "option"]
     first = {line: "shared-options" for line, count in Counter(map(_line, options)).items() if count >= MANY}
-    yield "\n".join(["### Shared options\n", "Each command lists which of these it takes.\n", *first])
+    yield "\n".join(
+        ["### Shared options\n", "`--json` and `--quiet` work with almost every command; the others as listed.\n", *first]
+    )
     for name, command, params in leaves:
-        arguments = [p for p in params if p.param_type_name == "argument"]
-        usage = " ".join(((p.metavar or p.name) if p.required else f"[{(p.metavar or p.name)}]").upper() for p in arguments)
-        yield f"\n### {name}\n\n{_plain(command.help or '')}\n\n```\n{' '.join(f'{name} {usage} [OPTIONS]'.split())}\n```\n"
-        for p in arguments:
-            yield f"- `{(p.metavar or p.name).upper()}`: {_plain(p.help or '')}"
+        yield f"\n### {name}\n\n{_plain(command.help or '')}\n"
+        for p in (p for p in params if p.param_type_name == "argument"):
+            usage = (p.metavar or p.name).upper() if p.required else f"[{(p.metavar or p.name)}]".upper()
+            yield f"- `{usage}`: {_plain(p.help or '')}"
         elsewhere: dict[str, list[str]] = {}
-        for p in [p for p in params if p.param_type_name == "option"]:
+        for p in (p for p in params if p.param_type_name == "option"):
             place = first.setdefault(_line(p), name.replace(" ", "-"))
             if place == name.replace(" ", "-"):
                 yield _line(p)
-            else:
+            elif not {"--json", "--quiet"} & {*p.opts}:
                 elsewhere.setdefault(place, []).append(_names(p))
         for place, names in elsewhere.items():
-            title = (
-                "Shared options"
-                if place == "shared-options"
-                else f"As in {place.replace('-', ' ', 2 if 'gallery' in place else 1)}"
-            )
+            command_name = place.replace("-", " ", 2 if "gallery" in place else 1)
+            title = "Shared" if place == "shared-options" else f"As in {command_name}"
             yield f"- [{title}](#{place}): {', '.join(names)}"
 
 
@@ -120,11 +118,8 @@ def _signature(thing: Any) -> str:
         found = inspect.signature(thing)
     except (ValueError, TypeError):
         return ""
-    return (
-        "("
-        + ", ".join(str(p).split(":")[0].split(" = ")[0].split("=")[0] for n, p in found.parameters.items() if n != "self")
-        + ")"
-    )
+    names = [str(p).split(":")[0].split("=")[0].strip() for n, p in found.parameters.items() if n != "self"]
+    return f"({', '.join(names[:MANY] + ['...'] * (len(names) > MANY))})"
 
 
 def interface() -> Iterator[str]:
