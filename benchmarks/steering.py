@@ -20,7 +20,7 @@ TRIES, VIEWS, LABELS = 64, "identity,rotate180", "6,9"
 @torch.no_grad()
 def recognised(net: LeNet, made: Illusions, labels: tuple[int, ...]) -> torch.Tensor:
     """Return for which images a classifier recognises the right label in every view, (N,)."""
-    seen = [torch.from_numpy(made.seen(k))[:, None].float() for k in range(len(labels))]
+    seen = [torch.from_numpy(made.in_view(k))[:, None].float() for k in range(len(labels))]
     return torch.stack([net(x)[1].argmax(1) == label for x, label in zip(seen, labels, strict=True)]).all(0)
 
 

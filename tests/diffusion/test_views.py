@@ -115,6 +115,6 @@ def test_a_film_ends_with_the_view_itself(name: str) -> None:
     middle = interpolate_views(x, first, second, 0.5, 3)
     assert middle.shape == (2, 72, 72, 3) and middle.dtype == np.uint8
     for share, k in ((0.0, 0), (1.0, 1)):
-        wanted = np.rint(made.seen(k).astype(np.float64) * 255)
+        wanted = np.rint(made.in_view(k).astype(np.float64) * 255)
         got = interpolate_views(x, first, second, share, 3)[:, ::3, ::3]
         assert np.abs(got - wanted).max() <= 1

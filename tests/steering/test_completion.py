@@ -1,4 +1,4 @@
-"""Inpainting by autoregressive families through the verb and the command."""
+"""Inpainting by autoregressive families, from Python and from the command line."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_known_pixels_are_kept_and_results_are_functions_of_their_seeds(
 ) -> None:
     made = reverie.inpaint(run, image, mask=mask, n=6, seed=3)
     kept = made.x[:, :4] if mask == "bottom-half" else made.x[:, :, 4:]
-    wanted = image[:4] if mask == "bottom-half" else image[:, 4:]
-    assert np.abs(kept - wanted).max() < 1 / 255 and made.figures["method"] == method and len(made) == 6
+    expected = image[:4] if mask == "bottom-half" else image[:, 4:]
+    assert np.abs(kept - expected).max() < 1 / 255 and made.figures["method"] == method and len(made) == 6
     assert np.array_equal(made.x[:2], reverie.inpaint(run, image, mask=mask, n=2, seed=3).x)
     assert made.labels is None and reverie.inpaint(run, image, mask=mask, n=1, label="3").labels == ["3"]
 
 
-def test_a_draw_from_another_order_than_that_of_the_likelihood_is_named(image: np.ndarray, tmp_path: Path) -> None:
+def test_another_order_than_that_of_the_likelihood_is_reported(image: np.ndarray, tmp_path: Path) -> None:
     options = {"family": "nade:hidden=8,orderless=true", "steps": 2, "progress": False}
     orderless = reverie.train("digits8", tmp_path / "run", **options)
     for mask, order in (("left-half", "known numbers first"), ("bottom-half", None)):
@@ -46,14 +46,14 @@ def test_a_draw_from_another_order_than_that_of_the_likelihood_is_named(image: n
         assert figures["method"] == "exact" and figures.get("order") == order
 
 
-def test_what_has_no_meaning_is_refused(run: Run, image: np.ndarray) -> None:
-    for options, said in (
-        ({"mask": "left-half", "method": "dps"}, "takes no --method"),
-        ({"mask": np.zeros((8, 8), bool)}, "hides nothing|nothing to|white"),
-        ({"mask": "left-half", "sampler": "ddim"}, "has no --sampler"),
-        ({"mask": "left-half", "label": "3:1.5"}, "give one label"),
+def test_meaningless_options_are_refused(run: Run, image: np.ndarray) -> None:
+    for options, message in (
+        ({"mask": "left-half", "method": "dps"}, "--method"),
+        ({"mask": np.zeros((8, 8), bool)}, "white"),
+        ({"mask": "left-half", "sampler": "ddim"}, "--sampler"),
+        ({"mask": "left-half", "label": "3:1.5"}, "label"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             reverie.inpaint(run, image, **options)
 
 
@@ -75,7 +75,7 @@ def test_the_command_writes_a_sheet(command, run: Run, image: np.ndarray, tmp_pa
     assert code == 0 and json.loads(out)["method"] == "exact" and (tmp_path / "x.png").exists(), err
 
 
-def test_a_film_shows_the_image_being_written(run: Run, tmp_path: Path) -> None:
+def test_a_film_shows_the_image_being_generated(run: Run, tmp_path: Path) -> None:
     film = run.sample(2, film=True)
     film.save(tmp_path / "film.gif")
     written = [(x > 0).any((0,)).sum() for _, x, _ in film.film]

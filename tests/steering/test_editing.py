@@ -22,7 +22,7 @@ DATA = torch.tensor([[0.9, 0.1], [-0.5, -0.6], [0.3, 0.4]], dtype=torch.float64)
 
 
 def there_and_back(oracle: GaussianDenoiser, name: str, steps: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return x at the first time of the way up, the noise, and x when the way down has come to the same time."""
+    """Return x at the first time of the inversion, the noise, and x where the sampling reaches the same time."""
     grid = Uniform()(oracle.schedule, steps)
     frames = list(invert_to_noise(oracle, SAMPLERS[name](), DATA, grid.flip(0)))
     top = frames[-1]
@@ -37,7 +37,7 @@ def slope(errors: list[float]) -> float:
 
 @pytest.mark.parametrize("make", [Linear, Cosine, Rectified], ids=lambda s: s.__name__)
 @pytest.mark.parametrize(("name", "order"), [("ddim", 1), ("heun", 2)])
-def test_encoding_follows_the_flow_at_its_order(name: str, order: int, make: type[Schedule]) -> None:
+def test_inversion_follows_the_flow_at_its_order(name: str, order: int, make: type[Schedule]) -> None:
     oracle = GaussianDenoiser(make(), MEAN, COVARIANCE)
     there, back = [], []
     for steps in (33, 65, 129, 257):
@@ -49,13 +49,13 @@ def test_encoding_follows_the_flow_at_its_order(name: str, order: int, make: typ
     assert back[-1] < (0.03 if order == 1 else 1e-3)
 
 
-def test_encoding_begins_at_the_data() -> None:
+def test_inversion_begins_at_the_data() -> None:
     oracle = GaussianDenoiser(Cosine(), MEAN, COVARIANCE)
     first, _, _ = there_and_back(oracle, "ddim", 9)
     assert float((oracle(first, oracle.schedule.t_min).x0 - DATA).abs().max()) < 1e-4
 
 
-def test_slerp_keeps_norms_and_turns_evenly() -> None:
+def test_slerp_keeps_norms_and_rotates_uniformly() -> None:
     random = torch.Generator().manual_seed(0)
     a, b = (torch.randn(3, 4, 5, dtype=torch.float64, generator=random) for _ in range(2))
     b = b / b.norm() * a.norm()

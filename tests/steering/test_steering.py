@@ -47,18 +47,18 @@ def image(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_classifier_knows_noise_and_guides(command, run: Run, tmp_path: Path) -> None:
+def test_the_noise_aware_classifier_guides(command, run: Run, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     shutil.copytree(run.path, folder)
     code, _, err = command("sample", folder, "--label", "3", "--classifier-guidance", 2, "--out", tmp_path / "x.png")
     assert code == 2 and err.count("\n") == 1 and f"reverie train-classifier {folder}" in err
     code, out, _ = command("train-classifier", folder, "--steps", 150, "--json")
-    told = json.loads(out)["accuracy"]
-    assert code == 0 and told["0.05"] > 0.6 and told["0.05"] >= told["0.5"] >= told["0.95"] - 0.1
+    found = json.loads(out)["accuracy"]
+    assert code == 0 and found["0.05"] > 0.6 and found["0.05"] >= found["0.5"] >= found["0.95"] - 0.1
     mine = load(folder, "cpu")
     plain, guided = (mine.sample(8, label="3", steps=8, classifier_guidance=g).x for g in (0.0, 4.0))
-    judge = mine.classifier()
-    shares = [judge.log_prob(torch.from_numpy(2 * x - 1)[:, None], 0.05, torch.full((8,), 3)) for x in (plain, guided)]
+    classifier = mine.classifier()
+    shares = [classifier.log_prob(torch.from_numpy(2 * x - 1)[:, None], 0.05, torch.full((8,), 3)) for x in (plain, guided)]
     assert np.isfinite(guided).all() and shares[1].mean() > shares[0].mean()
     code, out, _ = command(
         "sample", folder, "--label", "3", "--guidance", 0, "--classifier-guidance", 2, "--steps", 3, "--out", tmp_path / "x.png"
@@ -67,16 +67,16 @@ def test_the_classifier_knows_noise_and_guides(command, run: Run, tmp_path: Path
 
     file = folder / CLASSIFIER_FILE
     whole = file.read_bytes()
-    for content, said in (
+    for content, message in (
         (whole[: len(whole) // 2], "damaged"),
         (b"pickle", "damaged"),
         (whole.replace(mine.config.data.fingerprint.encode(), b"0" * 16), "checksum is wrong"),
         ((run.path / "model.safetensors").read_bytes(), "metadata"),
     ):
         file.write_bytes(content)
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             read_classifier(folder, mine.config)
-    write_classifier(folder, judge, ClassifierFacts(fingerprint="0" * 16, steps=1, seconds=1, seed=0, held_out=1))
+    write_classifier(folder, classifier, ClassifierFacts(fingerprint="0" * 16, steps=1, seconds=1, seed=0, held_out=1))
     with pytest.raises(UserError, match="learned other data"):
         read_classifier(folder, mine.config)
     assert command("train", "moons", "--out", folder, "--steps", 1, "--overwrite", "-q")[0] == 0 and not file.exists()
@@ -119,10 +119,10 @@ def test_composition_and_intervals_from_the_command_line(command, run: Run, tmp_
     assert not np.array_equal(single, np.load(out))
 
 
-def test_illusions_are_drawn_and_filmed(command, run: Run, tmp_path: Path) -> None:
+def test_illusions_are_sampled_and_filmed(command, run: Run, tmp_path: Path) -> None:
     made = reverie.illusion(run, "identity,rotate180", "6,9", 3, steps=4, seed=2)
     assert made.x.shape == (3, 8, 8) and made.titles == ["identity: 6", "rotate180: 9"]
-    assert np.allclose(made.seen(1), made.x[:, ::-1, ::-1], atol=1e-6)
+    assert np.allclose(made.in_view(1), made.x[:, ::-1, ::-1], atol=1e-6)
     first = reverie.illusion(run, "identity,rotate180", "6,9", 1, steps=4, seed=2)
     assert np.allclose(first.x[0], made.x[0], atol=1e-5)  # a picture does not depend on its batch
     words = (
@@ -160,21 +160,21 @@ def test_edits_go_from_the_image_to_a_new_one(command, run: Run, image: Path, tm
     )
 
 
-def test_inversion_comes_back(command, run: Run, image: Path, tmp_path: Path) -> None:
+def test_inversion_reconstructs_the_image(command, run: Run, image: Path, tmp_path: Path) -> None:
     found = [reverie.invert(run, image, steps=steps, sampler="heun", label="7") for steps in (6, 24)]
     assert found[1].error < found[0].error and found[1].error < 0.05 and found[1].noise.shape == (8, 8)
     code, out, _ = command("invert", run.path, image, "--sampler", "ddim", "--steps", 5, "--out", tmp_path / "i.png", "--json")
-    told = json.loads(out)
-    assert code == 0 and told["rms_error"] > 0 and told["evaluations"] == 1 + 5 + 5
+    found = json.loads(out)
+    assert code == 0 and found["rms_error"] > 0 and found["evaluations"] == 1 + 5 + 5
     assert Image.open(tmp_path / "i.png").width > 500
 
 
 def test_interpolation_between_seeds_and_images(command, run: Run, image: Path, tmp_path: Path) -> None:
     options = {"sampler": "ddim", "steps": 6, "label": "7"}
-    way = reverie.interpolate(run, 3, 5, 5, **options)  # type: ignore[arg-type]
+    film = reverie.interpolate(run, 3, 5, 5, **options)  # type: ignore[arg-type]
     ends = [run.sample(1, seed=seed, **options).x[0] for seed in (3, 5)]  # type: ignore[arg-type]
-    assert way.x.shape == (5, 8, 8) and repr(way) == "Way(5 images of 8x8x1)"
-    assert np.allclose(way.x[0], ends[0], atol=1e-5) and np.allclose(way.x[-1], ends[1], atol=1e-5)
+    assert film.x.shape == (5, 8, 8) and repr(film) == "Interpolation(5 images of 8x8x1)"
+    assert np.allclose(film.x[0], ends[0], atol=1e-5) and np.allclose(film.x[-1], ends[1], atol=1e-5)
     for name in ("w.mp4", "w.gif", "w.png", "w.npy"):
         words = ("interpolate", run.path, "--from", image, "--to", 5, "--frames", 6, "--steps", 3)
         assert command(*words, "--out", tmp_path / name)[0] == 0
@@ -189,8 +189,8 @@ def test_the_guidance_sheet(command, run: Run, tmp_path: Path) -> None:
 
 def test_points_are_guided_too(command, tmp_path: Path) -> None:
     points = reverie.train("patterns", tmp_path / "run", steps=20, points=2000)
-    told = reverie.train_classifier(points, steps=500)
-    assert told["0.05"] > 0.26  # of five patterns that overlap
+    found = reverie.train_classifier(points, steps=500)
+    assert found["0.05"] > 0.26  # of five patterns that overlap
     x = points.sample(50, label="moons", guidance=2.0, guidance_interval=(0.2, 0.8), classifier_guidance=1.0, steps=5).x
     assert x.shape == (50, 2) and np.isfinite(x).all()
     assert command("gallery", "guidance", points.path, "--scales", "1,4", "--steps", 3, "--out", tmp_path / "g.png")[0] == 0
@@ -203,8 +203,8 @@ def test_single_images_are_read_safely(tmp_path: Path) -> None:
     x = read_picture(tmp_path / "a.png", (3, 4, 4), "image").x
     assert x.shape == (3, 4, 4) and float(x.min()) == 1.0
     (tmp_path / "b.png").write_bytes(b"\x89PNG\r\n\x1a\n" + b"junk" * 10)
-    for name, said in (("b.png", "cannot be read"), ("c.png", "no such file"), (".", "is a folder")):
-        with pytest.raises(UserError, match=said):
+    for name, message in (("b.png", "cannot be read"), ("c.png", "no such file"), (".", "is a folder")):
+        with pytest.raises(UserError, match=message):
             read_picture(tmp_path / name, (1, 8, 8), "image")
 
 
@@ -233,22 +233,22 @@ CHANGES = [
 
 
 @pytest.fixture(scope="module")
-def judged(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+def classified(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run with a classifier."""
-    folder = tmp_path_factory.mktemp("runs") / "judged"
+    folder = tmp_path_factory.mktemp("runs") / "classified"
     shutil.copytree(run.path, folder)
     reverie.train_classifier(folder, steps=30)
     return load(folder, "cpu")
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_every_way_to_draw_honours_every_option_of_sampling(name: str, judged: Run, image: Path) -> None:
+def test_every_function_that_samples_takes_every_sampling_option(name: str, classified: Run, image: Path) -> None:
     for before, after in CHANGES:
         if name in ("inpaint", "restore") and "precision" in after:
             with pytest.raises(UserError, match="bf16"):
-                DRAWN[name](judged, image, **after)
+                DRAWN[name](classified, image, **after)
         else:
-            plain, changed = (DRAWN[name](judged, image, **options) for options in (before, after))
+            plain, changed = (DRAWN[name](classified, image, **options) for options in (before, after))
             assert np.isfinite(changed).all() and not np.array_equal(plain, changed), after
 
 
@@ -257,7 +257,7 @@ def test_every_way_to_draw_honours_every_option_of_sampling(name: str, judged: R
     [("sample", ()), ("evaluate", ()), ("inpaint", ()), ("restore", ()), ("edit", ()), ("illusion", ("label",)),
      ("invert", ("seed",)), ("interpolate", ("seed",))],
 )  # fmt: skip
-def test_every_command_that_draws_offers_every_option_of_sampling(name: str, without: tuple[str, ...]) -> None:
+def test_every_command_that_samples_has_every_sampling_option(name: str, without: tuple[str, ...]) -> None:
     offered = [parameter.name for parameter in get_command(app).commands[name].params]
     of_text = set() if name in ("sample", "evaluate") else (set(OPTIONS) | {"beams"}) - {"prompt"}
     assert set(Options.__annotations__) - set(without) - of_text <= set(offered) and len(offered) == len(set(offered))
@@ -267,7 +267,7 @@ def test_every_command_that_draws_offers_every_option_of_sampling(name: str, wit
 MISTAKES = [
     (("edit", "{run}", "{image}", "--guidance-interval", "0.2,0.8"), "guidance needs a label"),
     (("edit", "{run}", "{image}", "--guidance-rescale", "0.5"), "guidance needs a label"),
-    (("edit", "{run}", "{image}", "--strength", "1", "--grid", "level:t=0.5", "--sampler", "langevin"), "has no start"),
+    (("edit", "{run}", "{image}", "--strength", "1", "--grid", "level:t=0.5", "--sampler", "langevin"), "level"),
     (("interpolate", "{run}", "--from", "1", "--to", "2", "--label", "all"), "one label"),
     (("sample", "{run}", "--label", "12"), "unknown label '12'"),
     (("sample", "{run}", "--label", "6:1,12:2"), "unknown label '12'"),
@@ -297,7 +297,7 @@ MISTAKES = [
     (("edit", "{run}", "{run}/config.toml"), "not an image"),
     (("edit", "{run}", "{image}", "--label", "x"), "unknown label"),
     (("edit", "{run}", "{image}", "--guidance", "3"), "needs a label"),
-    (("edit", "{run}", "{image}", "--grid", "zigzag"), "no start"),
+    (("edit", "{run}", "{image}", "--grid", "zigzag"), "zigzag"),
     (("edit", "{bare}", "{image}"), "run of points"),
     (("invert", "{run}", "{image}", "--sampler", "ddpm"), "ddim or heun"),
     (("invert", "{run}", "{image}", "--sampler", "ddim:eta=1"), "ddim or heun"),
@@ -309,12 +309,12 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), MISTAKES, ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
-def test_a_mistake_is_one_sentence(
-    command, run: Run, bare: Run, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words, said: str
+@pytest.mark.parametrize(("words", "message"), MISTAKES, ids=lambda v: " ".join(v) if isinstance(v, tuple) else "")
+def test_user_errors(
+    command, run: Run, bare: Run, image: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words, message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = command(*(w.format(tmp=tmp_path, run=run.path, bare=bare.path, image=image) for w in words))
     assert code == 2 and out == ""
-    assert err.startswith("error: ") and err.count("\n") == 1 and said in err
+    assert err.startswith("error: ") and err.count("\n") == 1 and message in err
     assert not list(tmp_path.iterdir())

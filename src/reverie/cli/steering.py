@@ -137,7 +137,7 @@ def invert(
     with screen.counting("inverting") as advance:
         made = api.invert(run, image, out=out, device=device, on_progress=advance, sampler=sampler, **options)
     screen.table({
-        "rms_error": made.error, "noise_mean": made.mean, "noise_deviation": made.deviation,
+        "rms_error": made.error, "noise_mean": made.noise_mean, "noise_std": made.noise_std,
         "evaluations": made.evaluations, "picture": str(out),
     })  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What editing gives: images drawn again, taken to their noise and back, or led over into each other, which save themselves."""
+"""Results of editing, inversion and interpolation, which display and save themselves."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ INTERPOLATION_SUFFIXES = (".mp4", ".gif", ".png", ".npy")
 
 
 def check_suffix(out: str | Path, suffixes: tuple[str, ...]) -> Path:
-    """Refuse an output that cannot be written, before any work is done for it."""
+    """Refuse an output that cannot be written, before any work for it."""
     path = Path(out)
     if path.suffix.lower() not in suffixes or path.is_dir():
-        raise UserError(f"cannot write {path}: choose a name that ends in {', '.join(suffixes)}")
+        raise UserError(f"cannot write {path}: use a name that ends in {', '.join(suffixes)}")
     check_video(path)
     check_folder(path.parent)
     return path
@@ -40,7 +40,7 @@ def _save_sheet(path: str | Path, sheet: Figure, x: np.ndarray) -> list[Path]:
 
 @dataclass(frozen=True, repr=False)
 class Edits:
-    """An image drawn again.  image: (H, W[, C]); x: (S, N, H, W[, C]) in [0, 1] for S strengths and N seeds."""
+    """Edits of an image.  image: (H, W[, C]); x: (S, N, H, W[, C]) in [0, 1] for S strengths and N seeds."""
 
     image: np.ndarray
     x: np.ndarray
@@ -60,22 +60,22 @@ class Edits:
 
 @dataclass(frozen=True, repr=False)
 class Inversion:
-    """An image, the noise it comes from, and what comes back.
+    """An image, its noise, and its reconstruction from the noise.
 
-    image, back: (H, W[, C]) in [0, 1]; noise: the same, unit noise (a model of the run takes it to `back`); error: the
-    root mean square difference of image and back; mean, deviation: of the noise, 0 and 1 for true noise.
+    image, reconstruction: (H, W[, C]) in [0, 1]; noise: unit noise of the same shape; error: the root mean square difference
+    of image and reconstruction; noise_mean, noise_std: 0 and 1 for Gaussian noise; evaluations: of the network.
     """
 
     image: np.ndarray
     noise: np.ndarray
-    back: np.ndarray
+    reconstruction: np.ndarray
     error: float
-    mean: float
-    deviation: float
+    noise_mean: float
+    noise_std: float
     evaluations: int
 
     def __repr__(self) -> str:
-        return f"Inversion(error {self.error:.4g}, noise of mean {self.mean:.2f} and deviation {self.deviation:.2f})"
+        return f"Inversion(error {self.error:.4g}, noise of mean {self.noise_mean:.2f} and std {self.noise_std:.2f})"
 
     def _repr_png_(self) -> bytes:
         return png_bytes(inversion_sheet(self))
@@ -87,7 +87,7 @@ class Inversion:
 
 @dataclass(frozen=True, repr=False)
 class Interpolation:
-    """The images on the way from one to another.  x: (N, H, W) or (N, H, W, C) in [0, 1]."""
+    """The images of an interpolation.  x: (N, H, W) or (N, H, W, C) in [0, 1]."""
 
     x: np.ndarray
 
@@ -98,13 +98,13 @@ class Interpolation:
         return np.array(self.x, dtype=dtype)
 
     def __repr__(self) -> str:
-        return f"Way({describe_samples(self.x)})"
+        return f"Interpolation({describe_samples(self.x)})"
 
     def _repr_png_(self) -> bytes:
         return Samples(self.x).picture()
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write a film there and back (.mp4, .gif), some of the images in a row (.png), or all (.npy)."""
+        """Write a film forwards and backwards (.mp4, .gif), some of the images in a row (.png), or all of them (.npy)."""
         out = check_suffix(path, INTERPOLATION_SUFFIXES)
         if out.suffix.lower() == ".npy":
             write_array(out, self.x)

@@ -1,4 +1,4 @@
-"""Sheets of edited and inverted images."""
+"""Sheets of edits and inversions, and films of interpolations."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-IMAGES_SHOWN = 12  # images of a way in a picture
-FILM_SIDE = 256  # pixels, at least, of a film
+IMAGES_SHOWN = 12  # images of an interpolation in a picture
+FILM_SIDE = 256  # the least side of a film in pixels
 
 
 def _image(axes: Axes, image: np.ndarray, title: str = "") -> None:
-    """Show an image in [0, 1], (H, W[, C]), without anything around it."""
+    """Show an image in [0, 1], (H, W[, C]), without axes."""
     axes.imshow(coloured(to_bytes(image)[None])[0], interpolation="nearest")
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
@@ -30,7 +30,7 @@ def _image(axes: Axes, image: np.ndarray, title: str = "") -> None:
 
 
 def edit_sheet(edits: Edits, caption: str = "") -> Figure:
-    """Draw the image on the left and beside it what became of it: strengths across, seeds down."""
+    """Draw the image on the left and its edits beside it: strengths across, seeds down."""
     across, down = len(edits.strengths), edits.x.shape[1]
     made = figure(1.25 * (across + 1) + 0.2, 1.25 * down + 0.6)
     panels = made.subplots(down, across + 1, squeeze=False)
@@ -46,22 +46,22 @@ def edit_sheet(edits: Edits, caption: str = "") -> Figure:
 
 
 def inversion_sheet(found: Inversion) -> Figure:
-    """Draw the image, its noise, what comes back, and the difference enlarged."""
+    """Draw the image, its noise, its reconstruction, and the magnified difference."""
     made = figure(8.6, 2.7)
     panels = made.subplots(1, 4)
     _image(panels[0], found.image, "image")
-    _image(panels[1], np.clip(found.noise / 6 + 0.5, 0, 1), f"noise: mean {found.mean:.2f}, deviation {found.deviation:.2f}")
-    _image(panels[2], found.back, "back again")
-    gap = np.abs(found.image - found.back)
-    enlarged = min(1000, max(1, round(0.5 / max(float(gap.max()), 1e-3))))
-    _image(panels[3], np.clip(enlarged * gap, 0, 1), f"difference x {enlarged}: rms {found.error:.4f}")
+    _image(panels[1], np.clip(found.noise / 6 + 0.5, 0, 1), f"noise: mean {found.noise_mean:.2f}, std {found.noise_std:.2f}")
+    _image(panels[2], found.reconstruction, "reconstruction")
+    gap = np.abs(found.image - found.reconstruction)
+    factor = min(1000, max(1, round(0.5 / max(float(gap.max()), 1e-3))))
+    _image(panels[3], np.clip(factor * gap, 0, 1), f"difference x {factor}: rms {found.error:.4f}")
     for axes in panels:
         axes.title.set_fontsize(9)
     return made
 
 
 def save_interpolation(images: np.ndarray, out: Path) -> None:
-    """Write a way between images as a film (.gif, .mp4) or a few of its images in a row (.png); it ends where it began."""
+    """Write an interpolation as a film forwards and backwards (.gif, .mp4), or some of its images in a row (.png)."""
     if out.suffix.lower() == ".png":
         chosen = images[np.linspace(0, len(images) - 1, min(len(images), IMAGES_SHOWN)).round().astype(int)]
         made = figure(0.9 * len(chosen), 1.0)

@@ -1,4 +1,4 @@
-"""Editing: an image noised part of the way and drawn again, taken to its own noise and back, or led over into another."""
+"""Editing: noising and denoising an image, inversion to its noise, and interpolation between two images."""
 
 from __future__ import annotations
 
@@ -32,37 +32,37 @@ from reverie.runs.sampling_options import Options
 from reverie.steering.edit_results import Edits, Inversion
 
 INVERTIBLE = ("ddim", "heun")
-USUAL_INVERSION = ("heun", 50, "uniform")
-MOST_STRENGTHS, MOST_ROWS, MOST_FRAMES = 32, 64, 1000
+DEFAULT_INVERSION = ("heun", 50, "uniform")
+MOST_STRENGTHS, MOST_EDITS, MOST_FRAMES = 32, 64, 1000
 
 
 def image_shape(run: Run) -> Shape:
-    """Return the shape of a run's images, (C, H, W), and refuse a run of points."""
+    """Return the shape of a run's images, (C, H, W); refuse runs of other data."""
     shape = run.config.data.shape
     if run.kind != "images":
-        raise UserError(f"{run.path} is a run of points; this is done with images only")
+        raise UserError(f"{run.path} is a run of {run.kind}; this needs a run of images")
     return shape[0], shape[1], shape[2]
 
 
 def encode_image(run: Run, image: str | Path | np.ndarray | Tensor) -> Tensor:
-    """Return an image in model units, (1, C, H, W), fitted as the training data were."""
-    given = image if isinstance(image, str | Path) else np.asarray(image)
-    picture = read_picture(given, image_shape(run), "image", run.fit)
+    """Return an image in model units, (1, C, H, W), resized as the training data were."""
+    source = image if isinstance(image, str | Path) else np.asarray(image)
+    picture = read_picture(source, image_shape(run), "image", run.fit)
     picture.warn_if_resized()
     device = run.diffusion.device
     return run.diffusion.codec.encode(torch.from_numpy(picture.x)[None].to(device))
 
 
 def check_strengths(strength: str | float | Sequence[float], t_min: float) -> tuple[float, ...]:
-    """Refuse what is no time to noise an image to."""
+    """Return strengths as a tuple; refuse values that are not times of the schedule."""
     strengths = read_numbers(strength, "the strength")
     for value in strengths:
         if not 0 < value <= 1:
-            raise UserError(f"a strength must lie above 0 (the image itself) and be at most 1 (a new one), got {value:g}")
+            raise UserError(f"a strength must be above 0 (the image itself) and at most 1 (a new image), got {value:g}")
         if value <= t_min:
-            raise UserError(f"a strength of {value:g} is below t = {t_min:g}, where the model's knowledge ends")
+            raise UserError(f"a strength must be above t_min = {t_min:g} of the schedule, got {value:g}")
     if len(strengths) > MOST_STRENGTHS:
-        raise UserError(f"at most {MOST_STRENGTHS} strengths can be shown at once, got {len(strengths)}")
+        raise UserError(f"at most {MOST_STRENGTHS} strengths fit on a sheet, got {len(strengths)}")
     return strengths
 
 
@@ -75,54 +75,54 @@ def edit(
     on_progress: OnProgress | None = None,
     **options: Unpack[Options],
 ) -> Edits:
-    """Draw an image again (arXiv:2108.01073): it is noised to the time t = strength and denoised from there.
+    """Edit an image n times per strength (SDEdit, arXiv:2108.01073): noise it to the time t = strength, then denoise it.
 
-    A strength of 1 forgets the image.  Without a label the model goes by no condition.
+    At strength 1 the result is independent of the image.  Without a label or a prompt the model is unconditional.
     """
     run.require("edit")
     origin = encode_image(run, image)
     strengths = check_strengths(strength, run.diffusion.denoiser.schedule.t_min)
-    if n > MOST_ROWS:
-        raise UserError(f"an edit is drawn at most {MOST_ROWS} times at once, got {n}; other seeds give others")
-    asked = run.unconditional_by_default(options)
-    _, steps, spaced = run.chosen_sampling(asked, steered=True)
-    rows = []
+    if n > MOST_EDITS:
+        raise UserError(f"at most {MOST_EDITS} edits fit on a sheet, got {n}; use other seeds for more")
+    request = run.unconditional_by_default(options)
+    _, steps, spacing = run.chosen_sampling(request, steered=True)
+    results = []
     for k, value in enumerate(strengths):
-        run.sampling(asked)  # says what is wrong with the options before the grid is moved
-        times = build(GRIDS, _started(parse(spaced), value), "grid")(run.diffusion.denoiser.schedule, steps)
-        for frame in run.frames(n, origin=origin if value < 1 else None, times=times, **asked):
+        run.sampling(request)  # reports wrong options
+        times = build(GRIDS, _with_start(parse(spacing), value), "grid")(run.diffusion.denoiser.schedule, steps)
+        for frame in run.frames(n, origin=origin if value < 1 else None, times=times, **request):
             if on_progress:
                 on_progress("sampling", k * frame.of + frame.i + 1, len(strengths) * frame.of)
             last = frame
-        rows.append(run.decode_final(last))
+        results.append(run.decode_final(last))
     label = options.get("label")
-    asked_for = label if label is not None else options.get("prompt")
-    caption = f"drawn again as {asked_for}" if asked_for is not None else ""
-    return Edits(run.decode(origin)[0], np.stack(rows), strengths, caption)
+    condition = label if label is not None else options.get("prompt")
+    caption = f"edited to {condition}" if condition is not None else ""
+    return Edits(run.decode(origin)[0], np.stack(results), strengths, caption)
 
 
-def _started(grid: dict[str, Any], t: float) -> dict[str, Any]:
+def _with_start(grid: dict[str, Any], t: float) -> dict[str, Any]:
     if grid["name"] in ("zigzag", "level"):
-        raise UserError(f"the grid {grid['name']} has no start to be moved; edit with uniform or another falling grid")
+        raise UserError(f"the grid {grid['name']} cannot start at a strength; use --grid uniform or another decreasing grid")
     return {**grid, "start": t}
 
 
-def guided_denoiser(run: Run, options: Options, n: int, told: Tensor | None = None) -> Denoiser:
-    """Return the denoiser of a run under the options; without a label, under no condition.  told: of clusters, (n, K)."""
-    label, asked = options.get("label"), run.unconditional_by_default(options)
+def guided_denoiser(run: Run, options: Options, n: int, clusters: Tensor | None = None) -> Denoiser:
+    """Return the guided denoiser of a run, unconditional without a label or prompt.  clusters: conditions, (n, K)."""
+    label, request = options.get("label"), run.unconditional_by_default(options)
     if label == "all" and "all" not in run.config.data.labels:
-        raise UserError("here everything is of one label; give its name with --label, or none")
+        raise UserError("--label all is not possible here; name one label, or none")
     cond = run.condition(options, n) if label is not None or has_condition(options) else None
     denoiser, device = run.diffusion.denoiser, run.diffusion.device
-    guided_one = run.guidance(asked)(denoiser if told is None else WithClusters(denoiser, told))
-    return WithCondition(guided_one, cond.to(device) if cond is not None else None)
+    guided = run.guidance(request)(denoiser if clusters is None else WithClusters(denoiser, clusters))
+    return WithCondition(guided, cond.to(device) if cond is not None else None)
 
 
 def invert_to_noise(denoise: Denoiser, sampler: Sampler, x0: Tensor, grid: Tensor) -> Iterator[Frame]:
-    """Take data up a rising grid along the probability flow, to the noise that a sampler brings back (arXiv:2010.02502).
+    """Integrate the probability flow from data to noise, the reverse of a sampler (DDIM inversion, arXiv:2010.02502).
 
-    The first x is alpha x0 + sigma eps with the eps estimated at alpha x0; each step is the sampler's own, upwards.
-    x0: (B, ...); grid: (n,) ascending, from above sigma = 0.
+    The first x is alpha x0 + sigma eps, with eps estimated at alpha x0; the steps are those of the sampler.  x0: (B, ...);
+    grid: (n,) ascending, from sigma > 0.
     """
     times = grid.tolist()
     alpha, sigma = denoise.schedule(times[0])
@@ -136,29 +136,29 @@ def invert_to_noise(denoise: Denoiser, sampler: Sampler, x0: Tensor, grid: Tenso
 
 
 def unit_noise(schedule: Schedule, x: Tensor, t: float) -> Tensor:
-    """Return the unit noise that a trajectory would start from to be at x at its first time."""
+    """Return the unit noise whose trajectory starts at x at the first time t."""
     alpha, sigma = schedule(t)
     return x / sqrt(alpha**2 + sigma**2)
 
 
 def inversion_sampler(run: Run, options: Options) -> tuple[Sampler, Tensor]:
-    """Return the sampler and the falling times to invert with: Heun and 50 uniform ones if nothing is said."""
-    named, counted, spaced = options.get("sampler"), options.get("steps"), options.get("grid")
-    sampler_name, steps, grid_name = USUAL_INVERSION
-    asked: Options = {
+    """Return the sampler and the decreasing times of an inversion, by default Heun with 50 uniform times."""
+    named, counted, spacing = options.get("sampler"), options.get("steps"), options.get("grid")
+    sampler_name, steps, grid_name = DEFAULT_INVERSION
+    request: Options = {
         **options,
         "sampler": sampler_name if named is None else named,
         "steps": steps if counted is None else counted,
-        "grid": grid_name if spaced is None else spaced,
+        "grid": grid_name if spacing is None else spacing,
     }
-    name = parse(str(asked["sampler"]))["name"]
+    name = parse(str(request["sampler"]))["name"]
     if name not in SAMPLERS:
         raise unknown(name, INVERTIBLE, "sampler")
-    sampler, grid = run.sampling(asked)
+    sampler, grid = run.sampling(request)
     if name not in INVERTIBLE or sampler.order is None:
-        raise UserError(f"an image is taken to noise by {' or '.join(INVERTIBLE)} without fresh noise, got {asked['sampler']}")
+        raise UserError(f"inversion needs --sampler {' or '.join(INVERTIBLE)} without noise, got {request['sampler']}")
     if any(s >= t for t, s in pairwise(grid.tolist())) or len(grid) < 2:
-        raise UserError("an image is taken to noise along a grid of at least 2 times that only falls, such as uniform")
+        raise UserError("inversion needs a decreasing grid of at least 2 times; use --grid uniform")
     return sampler, grid
 
 
@@ -175,7 +175,7 @@ def invert(
     on_progress: OnProgress | None = None,
     **options: Unpack[Options],
 ) -> Inversion:
-    """Take an image to the noise that the model draws it from, and back, by DDIM or Heun."""
+    """Invert an image to the noise from which the model samples it, and reconstruct it, by DDIM or Heun."""
     run.require("invert")
     x0 = encode_image(run, image)
     sampler, grid = inversion_sampler(run, options)
@@ -197,45 +197,46 @@ def invert(
                 on_progress("inverting", frame.of + frame.i + 1, 2 * frame.of)
     finally:
         hook.remove()
-    before, back = run.decode(x0)[0], run.decode_final(frame)[0]
+    original, reconstruction = run.decode(x0)[0], run.decode_final(frame)[0]
     noise = eps[0].float().cpu()
     shown = channels_last(noise[None].numpy())[0]
-    error = float(np.sqrt(((before - back) ** 2).mean()))
-    return Inversion(before, shown, back, error, float(noise.mean()), float(noise.std()), calls)
+    error = float(np.sqrt(((original - reconstruction) ** 2).mean()))
+    return Inversion(original, shown, reconstruction, error, float(noise.mean()), float(noise.std()), calls)
 
 
 def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
-    """Return points on the arc between two vectors: directions turn evenly, and norms change linearly.
+    """Return points on the arc between two vectors: uniform rotation of the direction, linear change of the norm.
 
     (sin((1 - w) angle) a / |a| + sin(w angle) b / |b|) / sin(angle) (Shoemake 1985), times (1 - w) |a| + w |b|.
-    a, b: any one shape; share: (n,) -> (n, ...).
+    a, b: of one shape; share: (n,) -> (n, ...).
     """
     flat_a, flat_b, w = a.flatten().double(), b.flatten().double(), share.double().to(a.device)[:, None]
     size_a, size_b = flat_a.norm(), flat_b.norm()
     one, two = flat_a / size_a, flat_b / size_b
-    angle = 2 * torch.atan2((one - two).norm(), (one + two).norm())  # exact for small and for large angles
+    angle = 2 * torch.atan2((one - two).norm(), (one + two).norm())  # accurate for small and for large angles
     if angle < 1e-9:
         direction = (1 - w) * one + w * two
     elif angle > math.pi - 1e-9:
-        raise UserError("the two ends are opposite to each other, so there is no one way between them")
+        raise UserError("the two ends are opposite, so the arc between them is not unique; use another seed")
     else:
         direction = (((1 - w) * angle).sin() * one + (w * angle).sin() * two) / angle.sin()
-    way: Tensor = ((1 - w) * size_a + w * size_b) * direction
-    return way.to(a.dtype).reshape(len(share), *a.shape)
+    arc: Tensor = ((1 - w) * size_a + w * size_b) * direction
+    return arc.to(a.dtype).reshape(len(share), *a.shape)
 
 
 def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> tuple[Tensor, Tensor | None]:
-    """Return the unit noise of one end, (C, H, W), and what is told of its cluster, (K,) or None: a seed's own, or an image's.
+    """Return the unit noise of an end, (C, H, W), and its cluster condition, (K,) or None.
 
-    Nothing is told of images, which are taken to noise without, nor where the model goes by no label.
+    A seed has the cluster of its sample.  Images, which are inverted without a cluster, and unconditional samples have none.
     """
     if isinstance(end, int) or (isinstance(end, str) and end.strip().isdecimal()):
         device, seeds = run.diffusion.device, image_seeds(int(end), 1)
         noise = Noise(seeds).like(torch.empty(1, *run.diffusion.model_shape, device=device))[0]
         cond = run.condition(options, 1)
-        alone = options.get("label") is None if run.conditional else False
-        told = None if alone or (cond is not None and cond.ndim > 1) else run.diffusion.sample_clusters(seeds, cond)
-        return noise, None if told is None else told[0]
+        unlabelled = options.get("label") is None if run.conditional else False
+        composed = cond is not None and cond.ndim > 1
+        clusters = None if unlabelled or composed else run.diffusion.sample_clusters(seeds, cond)
+        return noise, None if clusters is None else clusters[0]
     x0 = encode_image(run, end)
     sampler, grid = inversion_sampler(run, options)
     denoise = guided_denoiser(run, options, 1)
@@ -244,7 +245,7 @@ def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> tupl
 
 
 def _between(a: Tensor | None, b: Tensor | None, share: Tensor) -> Tensor | None:
-    """Return what is told on the way from one end to the other, a share of each: (n, K), None where neither tells anything."""
+    """Return the cluster conditions between two ends, (n, K), weighted by share; None if neither end has one."""
     parts = [w[:, None].to(end) * end for w, end in ((1 - share, a), (share, b)) if end is not None]
     return torch.stack(parts).sum(0) if parts else None
 
@@ -259,24 +260,24 @@ def interpolate(
     on_progress: OnProgress | None = None,
     **options: Unpack[Options],
 ) -> np.ndarray:
-    """Draw the way from one image to another along the arc between their noises: (frames, H, W[, C]).
+    """Interpolate between two images along the arc between their noises: (frames, H, W[, C]).
 
-    An end is a seed or an image: a seed's first image, or an image that is taken to its noise.  With a label all of the
-    way is of that label; without, the model goes by none.
+    An end is an image, which is inverted, or a seed, for its first sample.  A label applies to all frames; without one the
+    model is unconditional.
     """
     run.require("interpolate")
     image_shape(run)
     if not 2 <= frames <= MOST_FRAMES:
-        raise UserError(f"a way needs from 2 to {MOST_FRAMES:,} frames, got {frames}")
+        raise UserError(f"--frames must be from 2 to {MOST_FRAMES:,}, got {frames}")
     sampler, grid = inversion_sampler(run, options)
-    (a, told_a), (b, told_b) = (_end(run, which, options) for which in (begin, end))
+    (a, clusters_a), (b, clusters_b) = (_end(run, which, options) for which in (begin, end))
     share = torch.linspace(0, 1, frames, dtype=torch.float64)
-    noises, told = slerp(a, b, share), _between(told_a, told_b, share)
-    drawn, size = [], run.batch_size()
+    noises, clusters = slerp(a, b, share), _between(clusters_a, clusters_b, share)
+    images, size = [], run.batch_size()
     for k, part in enumerate(noises.split(size)):
-        kinds = None if told is None else told[k * size : k * size + len(part)]
-        for frame in _unit_frames(guided_denoiser(run, options, len(part), kinds), sampler, part, grid):
+        own = None if clusters is None else clusters[k * size : k * size + len(part)]
+        for frame in _unit_frames(guided_denoiser(run, options, len(part), own), sampler, part, grid):
             if on_progress:
                 on_progress("sampling", k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
-        drawn.append(run.decode_final(frame))
-    return np.concatenate(drawn)
+        images.append(run.decode_final(frame))
+    return np.concatenate(images)

@@ -1,4 +1,4 @@
-"""The verbs of steering: illusion, edit, invert, interpolate.  `out` is short for `.save(out)`."""
+"""The functions illusion, edit, invert and interpolate of the Python interface.  `out` is short for `.save(out)`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reverie.runs.sampling_options import Options
 from reverie.steering import editing
 from reverie.steering.edit_results import INTERPOLATION_SUFFIXES, SHEET_SUFFIXES, Edits, Interpolation, Inversion, check_suffix
 from reverie.steering.illusion import SUFFIXES, Illusions
-from reverie.steering.illusion import illusion as draw_illusion
+from reverie.steering.illusion import illusion as sample_illusion
 from reverie.training.classifier_training import ClassifierTraining
 
 
@@ -39,10 +39,10 @@ def illusion(
     run: str | Path | Run, views: str | Sequence[str], labels: str | Sequence[str] | None = None, n: int = 1, *,
     out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
 ) -> Illusions:  # fmt: skip
-    """Draw pictures that are something else in every view: `reverie.illusion(run, "identity,rotate180", "6,9")`."""
+    """Sample pictures that match another label in every view: `reverie.illusion(run, "identity,rotate180", "6,9")`."""
     if out is not None:
         check_suffix(out, SUFFIXES)
-    made = draw_illusion(_opened(run, device), views, labels, n, on_progress=on_progress, **options)
+    made = sample_illusion(_opened(run, device), views, labels, n, on_progress=on_progress, **options)
     if out is not None:
         made.save(out)
     return made
@@ -53,7 +53,7 @@ def edit(
     run: str | Path | Run, image: str | Path | np.ndarray, strength: str | float | Sequence[float] = 0.6, n: int = 1, *,
     out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
 ) -> Edits:  # fmt: skip
-    """Draw an image again, n times at each strength: `reverie.edit(run, "seven.png", 0.6, label="3")`."""
+    """Edit an image n times at each strength: `reverie.edit(run, "seven.png", 0.6, label="3")`."""
     if out is not None:
         check_suffix(out, SHEET_SUFFIXES)
     made = editing.edit(_opened(run, device), image, strength, n, on_progress=on_progress, **options)
@@ -67,7 +67,7 @@ def invert(
     run: str | Path | Run, image: str | Path | np.ndarray, *,
     out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
 ) -> Inversion:  # fmt: skip
-    """Take an image to the noise that the model draws it from, and back: `reverie.invert(run, "seven.png").error`."""
+    """Invert an image to its noise and reconstruct it: `reverie.invert(run, "seven.png").error`."""
     if out is not None:
         check_suffix(out, SHEET_SUFFIXES)
     made = editing.invert(_opened(run, device), image, on_progress=on_progress, **options)
@@ -81,7 +81,7 @@ def interpolate(
     run: str | Path | Run, begin: str | int | Path | np.ndarray, end: str | int | Path | np.ndarray, frames: int = 60, *,
     out: str | Path | None = None, device: str = "auto", on_progress: OnProgress | None = None, **options: Unpack[Options],
 ) -> Interpolation:  # fmt: skip
-    """Draw the way between two seeds or images: `reverie.interpolate(run, 3, "seven.png").save("way.gif")`."""
+    """Interpolate between two seeds or images: `reverie.interpolate(run, 3, "seven.png").save("film.gif")`."""
     if out is not None:
         check_suffix(out, INTERPOLATION_SUFFIXES)
     made = Interpolation(editing.interpolate(_opened(run, device), begin, end, frames, on_progress=on_progress, **options))

@@ -1,4 +1,4 @@
-"""Optical illusions: one picture that is something else in every view, as a sheet of its views or as a film."""
+"""Optical illusions: one picture that matches a condition in each of several views, as a sheet or as a film."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from reverie.steering.edit_results import check_suffix
 from reverie.steering.view_transitions import interpolate_views
 
 SUFFIXES = (".png", ".gif", ".mp4", ".npy")
-USUAL: Options = {"guidance": 3.0}
+DEFAULTS: Options = {"guidance": 3.0}
 GAP = 4  # pixels between images
-WIDE = 320  # pixels, about, that a film is wide
-FILMED = 16  # pictures, at most, in a film
-MOVING, STILL = 36, 18  # frames of a film, fifteen to the second
+WIDE = 320  # the approximate width of a film in pixels
+FILMED = 16  # the most pictures in a film
+MOVING, STILL = 36, 18  # frames of a transition and of a view, at 15 per second
 
 
 @dataclass(frozen=True, repr=False)
 class Illusions:
-    """Pictures and their views.  x: (N, H, W) or (N, H, W, C) in [0, 1]; titles: what each view should show."""
+    """Pictures and their views.  x: (N, H, W) or (N, H, W, C) in [0, 1]; titles: the condition of each view."""
 
     x: np.ndarray
     views: Sequence[Placed]
@@ -51,8 +51,8 @@ class Illusions:
     def __repr__(self) -> str:
         return f"Illusions({describe_samples(self.x)} in the views {', '.join(self.titles)})"
 
-    def seen(self, k: int) -> np.ndarray:
-        """Return the pictures as view k shows them, in the shape of x."""
+    def in_view(self, k: int) -> np.ndarray:
+        """Return the pictures in view k, in the shape of x."""
         z = torch.from_numpy(np.moveaxis(self.x, -1, 1) if self.x.ndim == 4 else self.x)
         shown = ((self.views[k](2 * z - 1) + 1) / 2).numpy()
         return np.moveaxis(shown, 1, -1) if self.x.ndim == 4 else shown
@@ -60,7 +60,7 @@ class Illusions:
     def sheet(self) -> np.ndarray:
         """Return every picture with its views side by side, (H', W', 3) uint8."""
         factor = max(1, 84 // max(self.x.shape[1:3]))
-        seen = [coloured(to_bytes(self.seen(k)), factor) for k in range(len(self.views))]
+        seen = [coloured(to_bytes(self.in_view(k)), factor) for k in range(len(self.views))]
         strips = [np.concatenate([_framed(part[i], GAP // 2) for part in seen], axis=1) for i in range(len(self))]
         strips = [_framed(strip, GAP) for strip in strips]
         square = (len(self) * strips[0].shape[0] / strips[0].shape[1]) ** 0.5  # as many across would make a square sheet
@@ -105,7 +105,7 @@ def _framed(image: np.ndarray, gap: int) -> np.ndarray:
 
 
 def _page(images: np.ndarray, across: int, title: str) -> np.ndarray:
-    """Lay frames of pictures out in rows, with a title above.  images: (N, H, W, 3) uint8."""
+    """Arrange frames of pictures in rows under a title.  images: (N, H, W, 3) uint8."""
     blank = np.full_like(images[0], 255)
     cells = [*images, *[blank] * (-len(images) % across)]
     rows = [np.concatenate([_framed(c, GAP // 2) for c in cells[k : k + across]], 1) for k in range(0, len(cells), across)]
@@ -121,36 +121,35 @@ def illusion(
     on_progress: OnProgress | None = None,
     **options: Unpack[Options],
 ) -> Illusions:
-    """Draw n pictures that are the label of each view in that view: `illusion(run, "identity,rotate180", "6,9")`.
+    """Sample n pictures that match one label in each view: `illusion(run, "identity,rotate180", "6,9")`.
 
-    Without labels every view shows anything that the run can draw.  Guidance is 3 if nothing is said: each view has to
-    give way to the others, and needs to insist.
+    Without labels every view is unconditional.  The default guidance scale is 3, as the views compete.
     """
     check_count(n)
     run.require("illusion")
     if run.diffusion.lossy:
         raise UserError(
-            f"{run.path} draws the codes of an autoencoder, whose views are not those of pixels; train one with --no-latent"
+            f"{run.path} samples the codes of an autoencoder, whose views are not those of pixels; train with --no-latent"
         )
     placed = read_views(views, run.config.data.shape)
     if labels is not None and not run.conditional:
-        raise UserError(f"the run {run.path} was trained without labels, so its views cannot be given any")
-    wanted, titles = _wanted(run, labels, len(placed))
+        raise UserError(f"the run {run.path} was trained without labels; leave out --labels")
+    conditions, titles = _conditions(run, labels, len(placed))
     if options.get("label") is not None or has_condition(options):
-        raise UserError("an illusion has a label for each view, given by --labels, and none for the whole")
+        raise UserError("an illusion has one label per view; use --labels instead of --label and --prompt")
     if labels is None and run.conditional and (options.get("guidance", 1.0) != 1 or options.get("classifier_guidance")):
-        raise UserError("guidance needs a label for each view to steer by; give them with --labels")
-    asked: Options = {**(USUAL if labels is not None else {}), **options, "label": None}
+        raise UserError("guidance needs one label per view; add --labels")
+    request: Options = {**(DEFAULTS if labels is not None else {}), **options, "label": None}
     size = max(1, run.batch_size() // len(placed))
     parts = []
     for first in range(0, n, size):
         count = min(size, n - first)
-        conds = None if wanted is None else wanted[:, None].expand(-1, count, *wanted.shape[1:])
+        conds = None if conditions is None else conditions[:, None].expand(-1, count, *conditions.shape[1:])
 
         def steer(denoiser: Denoiser, conds: torch.Tensor | None = conds) -> Denoiser:
             return Illusion(denoiser, list(placed.values()), conds)
 
-        for frame in run.frames(count, first, steer=steer, **asked):
+        for frame in run.frames(count, first, steer=steer, **request):
             if on_progress:
                 on_progress("sampling", first * frame.of + (frame.i + 1) * count, n * frame.of)
             last = frame
@@ -159,23 +158,23 @@ def illusion(
     return Illusions(np.concatenate(parts), list(placed.values()), shown)
 
 
-def _wanted(run: Run, labels: str | Sequence[str] | None, views: int) -> tuple[torch.Tensor | None, list[str]]:
-    """Return the condition of each view, (V,) labels or (V, R) rows, "no condition" where none is given, and their names."""
+def _conditions(run: Run, labels: str | Sequence[str] | None, views: int) -> tuple[torch.Tensor | None, list[str]]:
+    """Return the condition of each view, (V,) labels or (V, R) vectors, by default the null condition, and their names."""
     form, names = run.config.data.condition, run.config.data.labels
     if form is not None:
         texts = [""] * views if labels is None else read_texts(labels)
-        wanted, titles = torch.stack([form.vector(text) for text in texts]), texts
+        conditions, titles = torch.stack([form.vector(text) for text in texts]), texts
     else:
         numbers = read_labels(labels, names) if labels is not None else (NULL,) * views if names else None
         if numbers is None:
             return None, []
-        wanted, titles = torch.tensor(numbers), [names[k] for k in numbers if k != NULL]
-    if len(wanted) != views:
-        raise UserError(f"{views} views need {views} labels, one for each in order, got {len(wanted)}")
-    return wanted, titles
+        conditions, titles = torch.tensor(numbers), [names[k] for k in numbers if k != NULL]
+    if len(conditions) != views:
+        raise UserError(f"{views} views need {views} labels in --labels, got {len(conditions)}")
+    return conditions, titles
 
 
 def read_texts(texts: str | Sequence[str]) -> list[str]:
-    """Read prompts with | or else commas between."""
+    """Split prompts at | or else at commas."""
     parts = texts.split("|" if "|" in texts else ",") if isinstance(texts, str) else texts
     return [str(part).strip() for part in parts]

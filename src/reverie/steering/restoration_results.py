@@ -1,4 +1,4 @@
-"""What inpainting and restoring give: several results for one picture, which can show and save themselves."""
+"""Results of inpainting and restoration: several for one picture, which display and save themselves."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from reverie.base.deprecations import warn_renamed
 from reverie.base.errors import UserError
 from reverie.data.kind import kind_of_samples
 from reverie.draw.picture import (
@@ -36,24 +37,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FILL = np.array([0.80, 0.86, 0.95])  # the colour of pixels that are not known
-SHOWN, ACROSS = 32, 10  # results on a sheet, at most, and panels in a row of it
-PANEL = 1.25  # inches across
+FILL = np.array([0.80, 0.86, 0.95])  # the colour of unknown pixels
+SHOWN, ACROSS = 32, 10  # the most results on a sheet, and panels in a row
+PANEL = 1.25  # width in inches
 
 
 @dataclass(frozen=True, repr=False)
 class Restored:
-    """Results in user units, one seed each, what was seen, and the original where it is known.
+    """Results in user units, one per seed, with the observed picture and, if known, the original.
 
-    x: (N, D), (N, H, W) or (N, H, W, C) float32; seen: a picture, NaN where nothing was seen, or the known coordinates of a
-    point with NaN for the others; original: a picture; others: points of the model to compare with; figures: measured.
+    x: (N, D), (N, H, W) or (N, H, W, C) float32; observed: a picture or a point, NaN where unknown; original: a picture;
+    model_points: unconditional samples for comparison; figures: of the results.
     """
 
     x: np.ndarray
-    seen: np.ndarray
+    observed: np.ndarray
     original: np.ndarray | None = None
     labels: Sequence[str] | None = None
-    others: np.ndarray | None = None
+    model_points: np.ndarray | None = None
     title: str = ""
     figures: Mapping[str, Any] = field(default_factory=dict)
 
@@ -67,12 +68,18 @@ class Restored:
         return f"Restored({describe_samples(self.x)}, {self.title})"
 
     @property
-    def spread(self) -> np.ndarray:
-        """The standard deviation of each number over the results; 0 where all agree, or there is only one."""
+    def std(self) -> np.ndarray:
+        """The standard deviation of each number over the results; 0 for a single result."""
         return np.asarray(self.x.std(0, ddof=1 if len(self.x) > 1 else 0))
 
+    @property
+    def spread(self) -> np.ndarray:
+        """The old name of `std`."""
+        warn_renamed("Restored.spread", "Restored.std")
+        return self.std
+
     def sheet(self) -> Figure:
-        """Draw original, what was seen, the results and their spread; for points, the results over the model's own."""
+        """Draw the original, the observed picture, the results and their std; for points, the results over model points."""
         return self._pictures() if kind_of_samples(self.x.shape) == "images" else self._plane()
 
     def _repr_png_(self) -> bytes:
@@ -102,11 +109,11 @@ class Restored:
     def _pictures(self) -> Figure:
         scores = self.figures.get("psnr_each", ())
         panels: list[tuple[str, Any]] = [("original", self.original)] if self.original is not None else []
-        given = "masked" if np.isnan(self.seen).any() else "given"
-        panels.append((f"{given}, {self.figures['psnr_given']:.1f} dB" if scores else given, self.seen))
+        name = "masked" if np.isnan(self.observed).any() else "input"
+        panels.append((f"{name}, {self.figures['psnr_input']:.1f} dB" if scores else name, self.observed))
         for k, image in enumerate(self.x[:SHOWN]):
-            words = [*([f"label {self.labels[k]}"] if self.labels else []), *([f"{scores[k]:.1f} dB"] if scores else [])]
-            panels.append((", ".join(words) or f"result {k}", image))
+            parts = [*([f"label {self.labels[k]}"] if self.labels else []), *([f"{scores[k]:.1f} dB"] if scores else [])]
+            panels.append((", ".join(parts) or f"result {k}", image))
         down = -(-(len(panels) + 1) // ACROSS)
         across = -(-(len(panels) + 1) // down)
         made = figure(PANEL * across, 1.6 * down + 0.35)
@@ -117,10 +124,10 @@ class Restored:
             axes.imshow(_shown(image), interpolation="nearest")
             set_title(axes, title, 8, round(PANEL * DPI) - 6)
         last = grid[len(panels)]
-        spread = self.spread if self.spread.ndim == 2 else np.sqrt((self.spread**2).mean(-1))
-        drawn = last.imshow(spread, cmap="magma", vmin=0, vmax=max(float(spread.max()), 1e-3), interpolation="nearest")
-        last.set_title("spread", fontsize=8, color=INK)
-        bar = made.colorbar(drawn, cax=last.inset_axes((0.0, -0.11, 1.0, 0.06)), orientation="horizontal")
+        std = self.std if self.std.ndim == 2 else np.sqrt((self.std**2).mean(-1))
+        shown = last.imshow(std, cmap="magma", vmin=0, vmax=max(float(std.max()), 1e-3), interpolation="nearest")
+        last.set_title("standard deviation", fontsize=8, color=INK)
+        bar = made.colorbar(shown, cax=last.inset_axes((0.0, -0.11, 1.0, 0.06)), orientation="horizontal")
         bar.ax.tick_params(labelsize=6, length=2, colors=INK)
         bar.outline.set_visible(False)
         set_suptitle(made, self.title)
@@ -128,29 +135,29 @@ class Restored:
 
     def _plane(self) -> Figure:
         made = figure(5, 5)
-        others = self.others if self.others is not None else self.x
+        others = self.model_points if self.model_points is not None else self.x
         axes: Axes = point_axes(made.subplots(), limits_of(np.concatenate([others, self.x])), self.title)
         dots(axes, others, "#c3ccd6")
         dots(axes, self.x, ACCENT)
         lines = (axes.axvline, axes.axhline)
-        for draw, value in zip(lines, self.seen[:2], strict=False):
+        for draw, value in zip(lines, self.observed[:2], strict=False):
             if np.isfinite(value):
                 draw(value, color=WARM, lw=0.8, zorder=0)
-        axes.scatter([], [], s=20, c="#c3ccd6", label="the model")
-        axes.scatter([], [], s=20, c=ACCENT, label="given what is known")
+        axes.scatter([], [], s=20, c="#c3ccd6", label="unconditional")
+        axes.scatter([], [], s=20, c=ACCENT, label="given known coordinates")
         axes.legend(fontsize=8, loc="upper right", framealpha=0.9, labelcolor=INK, edgecolor=SOFT)
         return made
 
 
 def check_results(out: str | Path, overwrite: bool = False) -> None:
-    """Refuse an output that results cannot be written to, before any work is done for it."""
+    """Refuse an output that results cannot be written to, before any work for it."""
     if not is_folder(out) and Path(out).suffix.lower() not in (".png", ".npy"):
-        raise UserError(f"cannot write {out}: choose a name that ends in .png or .npy, or a folder")
+        raise UserError(f"cannot write {out}: use a name that ends in .png or .npy, or a folder")
     check_output(out, overwrite)
 
 
 def _shown(image: np.ndarray) -> np.ndarray:
-    """Return a picture as (H, W, 3) uint8, what is not known in a colour of its own and transparency over white."""
+    """Return a picture as (H, W, 3) uint8, with unknown pixels in a colour of their own and transparency on white."""
     pixels = image[..., None] if image.ndim == 2 else image
     hidden = np.isnan(pixels).any(-1)
     if pixels.shape[-1] == 4:

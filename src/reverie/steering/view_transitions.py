@@ -1,4 +1,4 @@
-"""How the picture of one view becomes that of another: turned where that is all, and else pixel by pixel."""
+"""Transitions between two views of a picture: a rotation where possible, otherwise a motion of each pixel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from reverie.draw.picture import to_bytes
 
 
 def interpolate_views(x: np.ndarray, start: Placed, end: Placed, share: float, factor: int) -> np.ndarray:
-    """Return pictures on their way from one view to another, enlarged by a whole factor.
+    """Return pictures between two views, enlarged by an integer factor.
 
     x: (N, H, W, C) in [0, 1]; share: how far, 0 to 1; returns (N, H', W', 3) uint8.
     """
@@ -23,7 +23,7 @@ def interpolate_views(x: np.ndarray, start: Placed, end: Placed, share: float, f
 
 
 def _turn(start: Placed, end: Placed) -> float | None:
-    """Return by how many degrees the picture, or its inner circle, is turned, if that is all."""
+    """Return the angle in degrees by which the picture, or its inner circle, turns, or None if the views differ otherwise."""
     a, b = start.view, end.view
     if a.turn is not None and b.turn is not None:
         return (b.turn - a.turn + 179) % 360 - 179
@@ -35,7 +35,7 @@ def _turn(start: Placed, end: Placed) -> float | None:
 
 
 def _turned(image: np.ndarray, degrees: float, whole: bool) -> np.ndarray:
-    """Return an image turned counter-clockwise about its middle, or the disc in it.  image: (H, W, 3) uint8."""
+    """Return an image, (H, W, 3) uint8, or only its inner disc, turned counter-clockwise about the center."""
     height, width = image.shape[:2]
     page = Image.fromarray(image)
     edge = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
@@ -51,20 +51,20 @@ def _turned(image: np.ndarray, degrees: float, whole: bool) -> np.ndarray:
 
 
 def _moved(x: np.ndarray, start: Placed, end: Placed, share: float, factor: int) -> np.ndarray:
-    """Return pictures with every pixel a share of the straight way from its place in one view to that in another."""
+    """Return pictures with every pixel a share of the straight line from its place in one view to that in another."""
     count, height, width = x.shape[:3]
     places = np.stack([start.inverse.numpy(), end.inverse.numpy()]).astype(np.float64)
     y = (1 - share) * (places[0] // width) + share * (places[1] // width)
     across = (1 - share) * (places[0] % width) + share * (places[1] % width)
     sign = (1 - share) * start.sign + share * end.sign
     pixels = to_bytes((sign * (2 * x - 1) + 1) / 2).reshape(count, height * width, 3)
-    ground = np.median(pixels, axis=1).astype(np.uint8)  # (N, 3), what shows where no pixel is
+    ground = np.median(pixels, axis=1).astype(np.uint8)  # (N, 3), the colour of places without a pixel
     top, left = np.rint(y * factor).astype(int), np.rint(across * factor).astype(int)
     inside = np.arange(factor)
     rows = (top[:, None, None] + inside[:, None]).clip(0, height * factor - 1)
     columns = (left[:, None, None] + inside).clip(0, width * factor - 1)
     out = np.broadcast_to(ground[:, None, None], (count, height * factor, width * factor, 3)).copy()
-    for k in range(count):  # the pixels that differ most from the ground are painted last
+    for k in range(count):  # the pixels that differ most from the ground come last
         order = np.abs(pixels[k].astype(int) - ground[k]).sum(1).argsort(kind="stable")
         out[k][rows[order], columns[order]] = pixels[k][order][:, None, None]
     return out

@@ -70,7 +70,7 @@ def inpaint(open_runs: OpenRuns, job: Job, request: InpaintRequest) -> dict[str,
     )
     arguments = [open_runs.library.display_path(run.path), "picture.png", "--mask", "mask.png", "-n", str(request.n)]
     arguments += ["--method", request.method] if request.method else []
-    std = results.spread
+    std = results.std
     return {
         "image": _row(results.x), "std": _std_image(std), "max_std": float(std.max()), "metrics": dict(results.figures),
         "command": format_command("inpaint", *arguments, *request.command_options(), "--out", "sheet.png"),
@@ -99,7 +99,7 @@ def restore(open_runs: OpenRuns, job: Job, request: RestoreRequest) -> dict[str,
     arguments += ["--method", request.method, "-n", str(request.n), *request.command_options(), "--out", "sheet.png"]
     metrics = {key: value for key, value in results.figures.items() if key != "psnr_each"}
     return {
-        "image": _row(results.x), "degraded": png_url(to_uint8(results.seen)), "std": _std_image(results.spread),
+        "image": _row(results.x), "degraded": png_url(to_uint8(results.observed)), "std": _std_image(results.std),
         "metrics": metrics, "command": format_command("restore", *arguments),
     }  # fmt: skip
 
@@ -124,7 +124,7 @@ def illusion(open_runs: OpenRuns, job: Job, request: IllusionRequest) -> dict[st
     results = api.illusion(run, request.views, request.labels or None, request.n, on_progress=job.progress, **options)
     views = [
         {
-            "title": title, "image": _row(results.seen(k)), "rotation": placed.view.turn, "sign": placed.sign,
+            "title": title, "image": _row(results.in_view(k)), "rotation": placed.view.turn, "sign": placed.sign,
             "source": placed.source.tolist(),
         }
         for k, (title, placed) in enumerate(zip(results.titles, results.views, strict=True))
