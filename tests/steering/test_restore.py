@@ -186,7 +186,7 @@ MISTAKES = [
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/white.png"), "leaves no pixel known"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/text.png"), "not an image"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "{tmp}/cut.png"), "truncated"),
-    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-hlaf"), "is no file"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-hlaf"), "'left-hlaf'"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "3:2,1:4"), "exceeds 8 rows"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "0:9,1:4"), "exceeds 8 rows"),
     (("inpaint", "{grey}", "{tmp}/none.png", "--mask", "left-half"), "cannot be read: no such file"),
