@@ -30,7 +30,7 @@ def many_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(build, "BLOCK", 12_000)
     monkeypatch.setattr(shard_images, "GROUP", 50_000)
     monkeypatch.setattr(shard_images, "CACHE", 150_000)
-    monkeypatch.setattr(read, "IN_MEMORY", 0)
+    monkeypatch.setattr(read, "MEMORY_LIMIT", 0)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 

@@ -271,7 +271,7 @@ def test_images_of_very_different_shapes_are_padded(tmp_path: Path) -> None:
     assert cut.report["fit"] == "crop" and cut.fingerprint() != data.fingerprint()
     assert any("removes 70% of the height or width" in note for note in cut.notes)
     photos = load_data(str(write(tmp_path / "photos", {f"im{k}.png": png(k, 90, 120) for k in range(4)})))
-    assert photos.report["fit"] == "crop" and any("cuts 25% off the width" in note for note in photos.notes)
+    assert photos.report["fit"] == "crop" and any("removes 25% of the width" in note for note in photos.notes)
     assert any("--size 48x64" in note for note in photos.notes)
     square = load_data(str(write(tmp_path / "square", {f"im{k}.png": png(k, 90, 90) for k in range(4)})))
     assert square.report["fit"] == "crop" and not any("--fit" in note for note in square.notes)
@@ -382,7 +382,7 @@ def test_damaged_zip_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     whole[200] ^= 255
     path.write_bytes(whole)
     data = load_data(str(path))
-    assert len(data) == 1 and "unpacked" in broken(data)["a.png"]
+    assert len(data) == 1 and "decompressed" in broken(data)["a.png"]
     monkeypatch.setattr(sources, "ZIP_LIMIT", 100)
     with pytest.raises(UserError, match="over the limit"):
         load_data(str(path))
@@ -474,7 +474,7 @@ def test_labels(
     data = load_data(str(root), labels=how)
     assert data.label_names == names and (None if data.labels is None else data.labels.tolist()) == labels
     assert data.report["classes"] == dict(zip(names, data.label_counts(), strict=True))
-    assert not said or f"{len(names)} classes told by {said}" in data.notes
+    assert not said or f"{len(names)} classes from {said}" in data.notes
 
 
 def test_classes_of_one_or_two_images_are_told(tmp_path: Path) -> None:
@@ -501,7 +501,7 @@ def test_columns_of_metadata_are_labels_by_name_and_others_are_told(tmp_path: Pa
     assert (
         data.label_names == ("x", "y") and data.report["labels_by"] == "kind" and not any("not used" in n for n in data.notes)
     )
-    assert "2 classes told by the column kind of metadata.csv" in data.notes
+    assert "2 classes from the column kind of metadata.csv" in data.notes
     with pytest.raises(UserError, match=r"a knid column; it has age, file_name, kind, text"):
         load_data(str(tmp_path), labels="knid")
     write(tmp_path, {"metadata.csv": rows.replace(",text", ",words").encode()})
@@ -531,7 +531,7 @@ def test_metadata_with_gaps(tmp_path: Path) -> None:
     write(tmp_path, FLAT | {"metadata.csv": CSV.replace(b"im3.png,no\n", b"gone.png,no\n")})
     data = load_data(str(tmp_path))
     assert len(data) == 3 and broken(data) == {"im3.png": "no row in metadata.csv"}
-    assert any("1 rows of metadata.csv name images that are not there" in note for note in data.notes)
+    assert any("1 rows of metadata.csv name images that are missing" in note for note in data.notes)
     with pytest.raises(UserError, match=r"im3\.png: no row"):
         load_data(str(tmp_path), strict=True)
 

@@ -14,7 +14,7 @@ from reverie.data.kind import DIMENSIONS, KINDS, WRITTEN, Kind, kind_of, kind_of
 from reverie.evaluation.sample_metrics import MEASURES
 from reverie.families import FAMILIES
 from reverie.families.diffusion.noise_levels import HELD_OUT_DRAWS
-from reverie.families.diffusion.sampling import DEFAULTS, STEERED
+from reverie.families.diffusion.sampling import DEFAULTS, STEERED, data_of
 from reverie.gallery import guidance, samplers
 from reverie.runs.config import DataConfig
 from reverie.runs.data_copy import DTYPES
@@ -32,9 +32,16 @@ def test_every_table_knows_every_kind_of_numbers(table: dict[Kind, object]) -> N
     assert set(table) == set(get_args(Kind)) - set(WRITTEN) == set(DIMENSIONS.values())
 
 
-@pytest.mark.parametrize("table", [DEFAULTS, STEERED, DEFAULT_METHOD, RESULTS, HELD_OUT_DRAWS, guidance.SHOWN, samplers.SHOWN])
+@pytest.mark.parametrize("table", [STEERED, DEFAULT_METHOD, RESULTS, HELD_OUT_DRAWS, guidance.SHOWN, samplers.SHOWN])
 def test_every_table_of_diffusion_knows_the_kinds_that_it_takes(table: dict[Kind, object]) -> None:
     assert set(table) == set(FAMILIES["diffusion"].kinds)
+
+
+def test_sampling_has_defaults_for_every_kind_of_diffusion() -> None:
+    """Images have one default for grey and one for colour, and codes have their own."""
+    shapes = {"points": [(2,)], "images": [(1, 8, 8), (3, 8, 8)]}
+    assert set(shapes) == set(FAMILIES["diffusion"].kinds)
+    assert set(DEFAULTS) == {"codes", *(data_of(shape) for some in shapes.values() for shape in some)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)

@@ -59,7 +59,7 @@ CASES = {
     "hollow.csv": ("source,target\n" + "a,\n" * 12, r"12 skipped, first row 2: its 'target' is empty"),
     "ragged.tsv": ("source\ttarget\n" + "alone\n" * 12, "no text in 'target'"),
     "long.csv": ("source,target\n" + f"{'x' * 3000},b\n" * 12, "3,000 characters.* 2,048"),
-    "broken.jsonl": ('{"source": "a", "target": "b"}\n' + "{not json\n" * 12, "left out, first line 2"),
+    "broken.jsonl": ('{"source": "a", "target": "b"}\n' + "{not json\n" * 12, "skipped, first line 2"),
     "quotes.csv": ('source,target\na,"b\n', "cannot be read as a table"),
 }
 
@@ -80,7 +80,7 @@ def test_mistakes_of_the_option(tmp_path: Path) -> None:
     (tmp_path / "short.txt").write_text("a\n" * 11)
     for path, pairs, words in (
         (table, "de,fr", "no column 'fr'; it has: de, en"), (table, "de", "like --pairs english,persian"),
-        (table, "de,de", "like --pairs"), (binary, "source,target", "is no UTF-8 text"), (table, "0,1", "counted from 1"),
+        (table, "de,de", "like --pairs"), (binary, "source,target", "is not UTF-8 text"), (table, "0,1", "from 1"),
         (text, "missing.txt", "there is no file 'missing.txt'"), (text, str(tmp_path / "short.txt"), "12 lines but .* 11"),
         (tmp_path, "a,b", "is a folder"), ("dates", "a,b", "leave it out"),
     ):  # fmt: skip

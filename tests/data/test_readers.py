@@ -355,7 +355,7 @@ def test_words_that_repeat_are_labels(tmp_path: Path, kind: str) -> None:
         pytest.importorskip("pyarrow.parquet").write_table(table, path)
     data = load_data(path)
     assert data.shape == (1,) and data.label_names == ("lily", "rose") and data.label_counts() == [60, 60]
-    assert data.notes[0].startswith("2 classes told by the column species")
+    assert data.notes[0].startswith("2 classes from the column species")
     assert data.notes[1].endswith(": name, note")
     none = load_data(path, labels="none")
     assert none.labels is None and list(none.report["left_out"]) == ["species", "name", "note"]
@@ -415,5 +415,5 @@ def test_binarised_digits_are_black_or_white_and_only_those_to_train_on(
     with pytest.raises(UserError, match="with an array `train` of images"):
         load_data("binarized-mnist", data_dir=tmp_path / "other")
     np.savez(tmp_path / "binarized_mnist.npz", test=drawn, valid=drawn)
-    with pytest.raises(UserError, match="holds test, valid"):
+    with pytest.raises(UserError, match="contains test, valid"):
         load_data("binarized-mnist", data_dir=tmp_path)

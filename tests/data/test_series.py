@@ -65,7 +65,7 @@ def test_what_is_no_sound_is_refused_in_one_sentence(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("source", "window", "said"),
-    [("digits8", 4, "needs rows of numbers"), ("oscillation", 1, "from 2 up to"), ("spiral", 9000, "two windows of 9000")],
+    [("digits8", 4, "needs rows of numbers"), ("oscillation", 1, "from 2 to"), ("spiral", 9000, "two windows of 9000")],
 )
 def test_mistakes_are_told(source: str, window: int, said: str) -> None:
     with pytest.raises(UserError, match=said):

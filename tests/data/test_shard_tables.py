@@ -98,7 +98,7 @@ def test_a_saved_data_set_in_parts(tmp_path: Path) -> None:
     saved(tmp_path / "d" / "test", table(4))
     (tmp_path / "d" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
     data = load_data(tmp_path / "d")
-    assert len(data) == 12 and any("only the part train is read; test" in note for note in data.notes)
+    assert len(data) == 12 and any("only the split train is read; for test" in note for note in data.notes)
     assert len(load_data(tmp_path / "d" / "test")) == 4
 
 

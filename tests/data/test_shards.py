@@ -84,7 +84,7 @@ def interrupted(shards: Path, run: Path) -> None:
     training = api.prepare(shards, run, **{key: value for key, value in SHORT.items() if key != "progress"})
     shard = sorted(shards.glob("*.tar"))[4]
     good = shard.read_bytes()
-    with pytest.raises(UserError, match=rf"{shard.name} is not the one that was indexed; put the shard back"):
+    with pytest.raises(UserError, match=rf"{shard.name} has changed since it was indexed; restore the shard"):
         for step in training:
             if step.i >= 4:
                 shard.write_bytes(bytes(byte ^ 1 for byte in good))

@@ -51,7 +51,7 @@ def test_lines_of_json(tmp_path: Path) -> None:
     rows = [json.dumps({"text": f"text {k} " * 9, "id": k}) for k in range(5)]
     (tmp_path / "a.jsonl").write_text("\n".join([*rows, "{broken", '{"other": 1}', "", json.dumps("bare " * 20)]))
     data = load_data(tmp_path / "a.jsonl")
-    assert len(data.x.texts()) == 6 and any("2 left out, first line 6" in note for note in data.notes)
+    assert len(data.x.texts()) == 6 and any("2 skipped, first line 6" in note for note in data.notes)
     with pytest.raises(UserError, match=r"line 6 of .*a\.jsonl"):
         load_data(tmp_path / "a.jsonl", strict=True)
     (tmp_path / "b.jsonl").write_text("\n".join(json.dumps({"verse": f"verse {k} " * 9}) for k in range(5)))
@@ -78,7 +78,7 @@ def test_fortunes(tmp_path: Path) -> None:
 
 
 HOSTILE = {
-    "binary": (bytes(range(256)) * 9, "is no UTF-8 text"),
+    "binary": (bytes(range(256)) * 9, "is not UTF-8 text"),
     "zero bytes": (b"text\0text" * 90, "zero byte"),
     "latin": (("café " * 90).encode("latin-1"), "iconv"),
     "empty": (b"", "0 characters"),

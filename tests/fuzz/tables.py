@@ -85,7 +85,7 @@ def check(source: Any, made: Table) -> None:
     columns, data = made.columns, load_data(source)
     assert not made.wrong, f"a row that does not fit was taken: {data.notes}"
     said = " ".join(data.notes)
-    label = f"the column {next((name for name in columns if f'told by the column {name};' in said), '')}"
+    label = f"the column {next((name for name in columns if f'from the column {name};' in said), '')}"
     for name in columns:
         named = name in data.columns or name in data.report["left_out"]
         assert named or (data.label_names and (name in ("label", "class") or name in label)), f"{name} is not told of: {said}"

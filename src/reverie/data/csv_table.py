@@ -20,7 +20,7 @@ from reverie.data.cells import IN_THOUSANDS, Cells, comma_number, distinct_names
 from reverie.data.dataset import Dataset
 from reverie.data.point_table import table_dataset
 from reverie.data.reading import ReadingOptions
-from reverie.data.text_files import CODINGS, LONGEST_FIELD
+from reverie.data.text_files import CODINGS, MAX_FIELD_LENGTH
 
 SAMPLE_BYTES = 64 * 1024  # bytes sampled to detect the format
 SAMPLE_ROWS = 100  # rows of the sample
@@ -171,7 +171,7 @@ def _rows(path: Path, form: TableFormat) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows after the header, each with its line number; refuse rows of another width."""
     width, begin = len(form.names), 1
     with _readable(path), path.open(encoding=form.encoding, newline="") as file:
-        csv.field_size_limit(LONGEST_FIELD)
+        csv.field_size_limit(MAX_FIELD_LENGTH)
         reader = csv.reader(file, delimiter=form.delimiter)
         before = form.head
         for row in reader:

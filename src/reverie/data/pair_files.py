@@ -15,7 +15,7 @@ from reverie.base.parse import read_json
 from reverie.base.visible import visible
 from reverie.data.dataset import Dataset
 from reverie.data.reading import ReadingOptions
-from reverie.data.text_files import LONGEST_FIELD, decode_text, read_bytes, text_report
+from reverie.data.text_files import MAX_FIELD_LENGTH, decode_text, read_bytes, text_report
 from reverie.data.text_pairs import TextPair, make_pairs
 
 DEFAULT_COLUMNS = ("source", "target")  # default columns and fields
@@ -106,7 +106,7 @@ def table_pairs(path: Path, text: str, requested: str | None) -> PairSource:
     sources, targets = parse_pair_columns(requested, path)
     lines = text.splitlines(keepends=True)
     try:
-        csv.field_size_limit(LONGEST_FIELD)
+        csv.field_size_limit(MAX_FIELD_LENGTH)
         rows = csv.reader(lines, delimiter=guess_delimiter(path, lines[0] if lines else ""), strict=True)
         header = [] if sources.isdecimal() and targets.isdecimal() else next(rows, [])
         if header and (missing := [name for name in (sources, targets) if name not in header]):

@@ -1,4 +1,4 @@
-"""Files to read images from: a folder, a zip or a tar file, listed without reading anything but names and sizes."""
+"""Sources of image files: folders, zip and tar files, listed by name and size without reading contents."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from reverie.data.memory_limits import Quota
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
 METADATA = ("metadata.csv", "metadata.jsonl")
-# Images all the same, which a program is needed for that we do not have.
+# Image formats that need an additional decoder.
 UNSUPPORTED = frozenset({".heic", ".heif", ".avif", ".jxl", ".dng", ".cr2", ".cr3", ".nef", ".arw", ".raw", ".psd", ".svg"})
-TEXT = ".txt"  # beside an image, its caption
+TEXT = ".txt"  # the caption of the image beside it
 FILE_LIMIT = 256 * 2**20  # bytes of one file
-BYTES = Quota(FILE_LIMIT)  # of files that are held at a time, by all threads together
-ZIP_LIMIT = 64 * 2**30  # bytes of all files of one archive together, unpacked
-ZIP_RATIO = 200  # unpacked to packed; images hardly shrink, bombs shrink a thousandfold
-ZIP_SMALL = 2**20  # below this many bytes the ratio does not matter
-ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # lzma lets a file ask for gigabytes of memory
+BYTES = Quota(FILE_LIMIT)  # of files held at a time by all threads together
+ZIP_LIMIT = 64 * 2**30  # uncompressed bytes of all files of an archive
+ZIP_RATIO = 200  # maximum compression ratio; images hardly shrink, zip bombs shrink a thousandfold
+ZIP_SMALL = 2**20  # below this many bytes the ratio is not checked
+ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)  # lzma can request gigabytes of memory
 
 
 @dataclass(frozen=True, slots=True)
 class FileOffset:
-    """A place within a file: what stands in it from there on."""
+    """An offset within a file."""
 
     path: Path
     offset: int
@@ -39,7 +39,7 @@ class FileOffset:
 
 @dataclass(frozen=True, slots=True)
 class FileEntry:
-    """One file of a folder, a zip or a tar file; name is relative to it, with forward slashes."""
+    """One file of a folder, a zip or a tar file; its name is relative, with forward slashes."""
 
     name: str
     size: int
@@ -47,7 +47,7 @@ class FileEntry:
     archive: zipfile.ZipFile | None = None
 
     def open(self) -> IO[bytes]:
-        """Return the content to be read."""
+        """Open the content for reading."""
         if isinstance(self.place, Path):
             return self.place.open("rb")
         if isinstance(self.place, FileOffset):
@@ -58,16 +58,16 @@ class FileEntry:
         return self.archive.open(self.place)
 
     def read(self) -> bytes:
-        """Return the content, as many bytes as were listed and never more than FILE_LIMIT."""
+        """Return the content, at most the listed size and FILE_LIMIT."""
         with self.open() as file:
-            return file.read(min(self.size, FILE_LIMIT))  # Python sets aside as much as it is asked to read
+            return file.read(min(self.size, FILE_LIMIT))  # Python allocates the requested size
 
 
 @dataclass
 class Listing:
-    """What a folder or a zip file holds.
+    """The contents of a folder or an archive.
 
-    metadata: tables and texts by name; broken: (file, reason); others: suffixes of files that are no images.
+    metadata: metadata and caption files by name; broken: (file, reason); others: suffixes of other files.
     """
 
     images: list[FileEntry] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Listing:
     others: Counter[str] = field(default_factory=Counter)
 
     def add(self, entry: FileEntry) -> None:
-        """Sort one file in by its name and size."""
+        """Classify one file by name and size."""
         if entry.name.lower().endswith(TEXT):
             self.metadata[entry.name] = entry
         if entry.name in METADATA:
@@ -92,7 +92,7 @@ class Listing:
 
 
 def is_image(name: str) -> bool:
-    """Tell an image by its suffix."""
+    """Return whether a name has an image suffix."""
     return name.lower().endswith(IMAGE_SUFFIXES)
 
 
@@ -101,7 +101,7 @@ def _hidden(name: str) -> bool:
 
 
 def list_folder(root: Path) -> Listing:
-    """List a folder and all below it; links are followed, but no folder is entered twice, so loops end."""
+    """List a folder recursively; links are followed, but each folder is visited once, so that loops end."""
     found = Listing()
     for entry in sorted(walk(root, found), key=lambda e: e.name):
         found.add(entry)
@@ -109,12 +109,12 @@ def list_folder(root: Path) -> Listing:
 
 
 def walk(root: Path, found: Listing) -> Iterator[FileEntry]:
-    """Yield every file of a folder and all below it, unsorted; what cannot be read goes into the listing as broken."""
+    """Yield every file of a folder recursively, unsorted; unreadable ones are added to the listing as broken."""
     seen: set[tuple[int, int]] = set()
-    todo = [(root, "")]
-    linked: list[tuple[Path, str]] = []  # entered last, so that a file is known by its real place where it has one
-    while todo or linked:
-        folder, prefix = todo.pop() if todo else linked.pop(0)
+    pending = [(root, "")]
+    linked: list[tuple[Path, str]] = []  # visited last, so that files are listed at their real place
+    while pending or linked:
+        folder, prefix = pending.pop() if pending else linked.pop(0)
         try:
             status = folder.stat()
             if (status.st_dev, status.st_ino) in seen:
@@ -136,7 +136,7 @@ def walk(root: Path, found: Listing) -> Iterator[FileEntry]:
                     found.broken.append((name, f"cannot be read: {reason(error)}"))
                 continue
             if stat.S_ISDIR(status.st_mode):
-                (linked if item.is_symlink() else todo).append((Path(item.path), name + "/"))
+                (linked if item.is_symlink() else pending).append((Path(item.path), name + "/"))
             elif stat.S_ISREG(status.st_mode):
                 yield FileEntry(name, status.st_size, Path(item.path))
             elif is_image(name):
@@ -144,35 +144,35 @@ def walk(root: Path, found: Listing) -> Iterator[FileEntry]:
 
 
 def has_images(root: Path) -> bool:
-    """Tell whether an image lies in a folder or below it."""
+    """Return whether a folder contains an image, recursively."""
     return any(is_image(entry.name) for entry in walk(root, Listing()))
 
 
 def count_unsupported(root: Path) -> int:
-    """Return how many images of kinds that are not read lie in a folder and below it."""
+    """Return how many images of unsupported formats a folder contains, recursively."""
     return sum(Path(entry.name).suffix.lower() in UNSUPPORTED for entry in walk(root, Listing()))
 
 
 def list_zip(path: Path) -> Listing:
-    """List a zip file; nothing is ever unpacked to disk, and entries that try a trick are left out with their reason."""
+    """List a zip file without unpacking it to disk; unsafe entries are skipped with a reason."""
     try:
-        # a handle of our own: zipfile's count of readers, which closes a file it opened itself, is not safe with threads
+        # a file handle of our own: the reference count of zipfile, which closes its own handles, is not thread-safe
         archive = zipfile.ZipFile(path.open("rb"))
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
-        words = reason(error) if isinstance(error, OSError) else str(error).lower()
-        raise UserError(f"{path} cannot be read as a zip file: {words}; pack it again, or give the folder itself") from None
+        message = reason(error) if isinstance(error, OSError) else str(error).lower()
+        raise UserError(f"{path} cannot be read as a zip file: {message}; pack it again, or give the folder itself") from None
     found = Listing()
     infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
     total = sum(info.file_size for info in infos)
     if total > ZIP_LIMIT:
         raise UserError(
-            f"{path} would unpack to {total / 2**30:.0f} GiB, over the limit of {ZIP_LIMIT >> 30} GiB; unpack it yourself "
-            "if you trust it, and give the folder"
+            f"{path} would unpack to {total / 2**30:.0f} GiB, over the limit of {ZIP_LIMIT >> 30} GiB; if you trust it,"
+            " unpack it and give the folder"
         )
     visible = [info for info in infos if not any(_hidden(part) for part in info.filename.split("/") if part not in ("..", "."))]
     top = _common_top([info.filename for info in visible])
     for info in sorted(visible, key=lambda i: i.filename):
-        why = _trick(info)
+        why = _unsafe_reason(info)
         if why is None:
             found.add(FileEntry(info.filename.removeprefix(top), info.file_size, info, archive))
         else:
@@ -181,7 +181,7 @@ def list_zip(path: Path) -> Listing:
 
 
 def list_tar(path: Path) -> Listing:
-    """List a tar file such as WebDataset has them, images and texts of one name side by side; nothing is ever unpacked."""
+    """List a tar file in WebDataset format, with images and texts of one name side by side, without unpacking it."""
     found = Listing()
     try:
         with tarfile.open(path, "r:") as archive:
@@ -196,23 +196,23 @@ def list_tar(path: Path) -> Listing:
 
 
 def _common_top(names: Iterable[str]) -> str:
-    """Return the one folder, with its slash, that everything in an archive lies in, or nothing."""
+    """Return the single top folder of an archive, with its slash, or ""."""
     tops = {name.split("/", 1)[0] if "/" in name else "" for name in names}
     top = tops.pop() if len(tops) == 1 else ""
     return f"{top}/" if top not in ("", "..", ".") else ""
 
 
-def _trick(info: zipfile.ZipInfo) -> str | None:
-    """Return why a zip entry is not trusted, or None."""
+def _unsafe_reason(info: zipfile.ZipInfo) -> str | None:
+    """Return why a zip entry is unsafe, or None."""
     parts = info.filename.replace("\\", "/").split("/")
     if ".." in parts or parts[0] == "" or ":" in parts[0]:
-        return "unsafe name: it points out of the zip file"
+        return "unsafe name: it points outside the zip file"
     if stat.S_ISLNK(info.external_attr >> 16):
         return "a link, which is not followed inside a zip file"
     if info.flag_bits & 1:
         return "encrypted"
     if info.compress_type not in ZIP_METHODS:
-        return "packed by a method that is not read (only stored, deflate and bzip2 are)"
+        return "unsupported compression (only stored, deflate and bzip2)"
     if info.file_size > ZIP_SMALL and info.file_size > ZIP_RATIO * max(info.compress_size, 1):
         return f"unpacks to more than {ZIP_RATIO} times its size, like a zip bomb"
     return None

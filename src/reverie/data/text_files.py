@@ -1,4 +1,4 @@
-"""Reading texts: .txt, folders of them, .jsonl and .csv with a field of text, and files of fortunes."""
+"""Text files: .txt, folders of them, .jsonl and .csv with a text field, and fortune files."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from reverie.data.reading import ReadingOptions
 from reverie.data.sources import Listing, walk
 from reverie.data.text_windows import choose_window, join_texts, windows_of
 
-MOST_BYTES = 2**28  # of all files of texts together
-MOST_TEXTS = 10**7
-TEXT_FIELDS = ("text", "caption", "sentence", "content")  # fields and columns that hold text, the first that is there
-FORTUNE = re.compile(r"^%\r?\n", re.MULTILINE)  # between the texts of a file of fortunes
-SHOWN, COMMON = 12, 24  # characters and words that a report lists
-PEEKED = 2**20  # characters that words are counted in
-LONGEST_FIELD = 2**24  # characters of a cell of a table
+MAX_BYTES = 2**28  # total bytes of all text files
+MAX_TEXTS = 10**7
+TEXT_FIELDS = ("text", "caption", "sentence", "content")  # names of text fields and columns, in order of preference
+FORTUNE = re.compile(r"^%\r?\n", re.MULTILINE)  # separator of the texts of a fortune file
+MAX_SHOWN, MAX_WORDS_SHOWN = 12, 24  # characters and words listed in a report
+SAMPLE_LENGTH = 2**20  # characters in which words are counted
+MAX_FIELD_LENGTH = 2**24  # maximum characters of a table cell
 CODINGS = {
     codecs.BOM_UTF8: "utf-8-sig", codecs.BOM_UTF32_LE: "utf-32", codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16", codecs.BOM_UTF16_BE: "utf-16",
@@ -33,39 +33,40 @@ CODINGS = {
 
 
 def decode_text(data: bytes, source: object) -> str:
-    """Return bytes as text: UTF-8, or as the mark at their beginning says; refuse what is none."""
+    """Decode bytes as UTF-8, or by their byte order mark; refuse anything else."""
     coding = next((name for mark, name in CODINGS.items() if data.startswith(mark)), "utf-8")
     try:
         text = data.decode(coding)
     except UnicodeDecodeError as error:
-        raise UserError(f"{source} is no {coding.upper().removesuffix('-SIG')} text (byte {error.start:,} is"
-                        f" 0x{data[error.start]:02x}); save it as UTF-8, perhaps with: iconv -f latin1") from None  # fmt: skip
+        raise UserError(
+            f"{source} is not {coding.upper().removesuffix('-SIG')} text (byte {error.start:,} is"
+            f" 0x{data[error.start]:02x}); save it as UTF-8, for example with: iconv -f latin1") from None  # fmt: skip
     if (place := text.find("\0")) >= 0:
-        raise UserError(f"{source} is no text: character {place:,} is a zero byte, as in binary files; give a text file")
+        raise UserError(f"{source} is not text: character {place:,} is a zero byte, as in binary files; give a text file")
     return text
 
 
-def read_bytes(path: Path, left: int = MOST_BYTES) -> bytes:
-    """Return the bytes of a file, at most so many."""
+def read_bytes(path: Path, left: int = MAX_BYTES) -> bytes:
+    """Return the bytes of a file, at most `left`."""
     try:
         with path.open("rb") as file:
             data = file.read(left + 1)
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from None
     if len(data) > left:
-        raise UserError(f"{path} would make more than {MOST_BYTES >> 20} MiB of text; give a part of it")
+        raise UserError(f"{path} exceeds the limit of {MAX_BYTES >> 20} MiB of text; use a part of it")
     return data
 
 
 def read_text(path: Path, name: str, options: ReadingOptions) -> Dataset:
-    """Return a file of text; the texts of a file of fortunes stand between lines of one percent sign."""
+    """Read a text file; the texts of a fortune file are separated by lines of one percent sign."""
     text = decode_text(read_bytes(path), path)
     fortunes = FORTUNE.split(text) if not path.suffix else [text]
     return text_dataset(name, fortunes, options, str(path))
 
 
 def looks_like_text(path: Path) -> bool:
-    """Tell whether a file without a suffix begins as a text does."""
+    """Return whether a file without a suffix starts like text."""
     try:
         with path.open("rb") as file:
             start = file.read(4096)
@@ -76,20 +77,20 @@ def looks_like_text(path: Path) -> bool:
 
 
 def text_entries(folder: Path) -> list[Path]:
-    """Return the .txt files of a folder and all below it, by name."""
+    """Return the .txt files of a folder, recursively, by name."""
     found = (entry for entry in walk(folder, Listing()) if entry.name.lower().endswith(".txt"))
     return [entry.place for entry in sorted(found, key=lambda entry: entry.name) if isinstance(entry.place, Path)]
 
 
 def read_text_folder(paths: Sequence[Path], folder: Path, name: str, options: ReadingOptions) -> Dataset:
-    """Return the .txt files of a folder, each a text; those that are no text are left out and told."""
-    texts, broken, left = list[str](), list[tuple[str, str]](), MOST_BYTES
+    """Read the .txt files of a folder, each a text; invalid ones are skipped and reported."""
+    texts, broken, left = list[str](), list[tuple[str, str]](), MAX_BYTES
     for done, path in enumerate(paths):
         try:
             data = read_bytes(path, left)
             texts.append(decode_text(data, path.name))
         except UserError as error:
-            if options.strict or left < MOST_BYTES // 2:
+            if options.strict or left < MAX_BYTES // 2:
                 raise
             broken.append((path.name, str(error)))
             continue
@@ -99,7 +100,7 @@ def read_text_folder(paths: Sequence[Path], folder: Path, name: str, options: Re
 
 
 def read_jsonl(path: Path, name: str, options: ReadingOptions) -> Dataset:
-    """Return the texts of a .jsonl file: a JSON value in each line, with a field of text or a text itself."""
+    """Read the texts of a .jsonl file: each line is a string or an object with a text field."""
     texts, broken = list[str](), list[tuple[str, str]]()
     for number, line in enumerate(decode_text(read_bytes(path), path).splitlines(), 1):
         if not line.strip():
@@ -117,9 +118,9 @@ def read_jsonl(path: Path, name: str, options: ReadingOptions) -> Dataset:
     return text_dataset(name, texts, options, str(path), broken)
 
 
-def _text_in(value: Any, wished: str | None) -> str:
-    fields = (wished,) if wished is not None else TEXT_FIELDS
-    found = value if isinstance(value, str) and wished is None else None
+def _text_in(value: Any, requested: str | None) -> str:
+    fields = (requested,) if requested is not None else TEXT_FIELDS
+    found = value if isinstance(value, str) and requested is None else None
     if isinstance(value, dict):
         found = next((value[key] for key in fields if isinstance(value.get(key), str)), None)
     if found is None:
@@ -127,23 +128,23 @@ def _text_in(value: Any, wished: str | None) -> str:
     return str(found)
 
 
-def text_column(path: Path, wished: str | None) -> str | None:
-    """Return the column of a .csv file that holds text: the one that is asked for, or one whose name says so; else None."""
-    if wished is not None:
-        return wished
+def text_column(path: Path, requested: str | None) -> str | None:
+    """Return the text column of a .csv file: the requested one, or one with a usual name; None without any."""
+    if requested is not None:
+        return requested
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             header = next(csv.reader([file.readline(2**16)]), [])
     except (OSError, UnicodeDecodeError, csv.Error):
-        return None  # what is wrong is told by the reader of tables
+        return None  # the reader of tables reports the problem
     return next((key for key in TEXT_FIELDS[:2] if key in header), None)
 
 
 def read_text_column(path: Path, name: str, options: ReadingOptions, column: str) -> Dataset:
-    """Return a column of a .csv file, each cell a text."""
+    """Read a column of a .csv file, each cell a text."""
     lines = decode_text(read_bytes(path), path).splitlines(keepends=True)
     try:
-        csv.field_size_limit(LONGEST_FIELD)
+        csv.field_size_limit(MAX_FIELD_LENGTH)
         rows = csv.DictReader(lines, strict=True)
         if column not in (rows.fieldnames or ()):
             raise UserError(
@@ -158,28 +159,28 @@ def read_text_column(path: Path, name: str, options: ReadingOptions, column: str
 def text_dataset(
     name: str, texts: Sequence[str], options: ReadingOptions, source: str, broken: Sequence[tuple[str, str]] = ()
 ) -> Dataset:
-    """Return texts as windows of their characters."""
+    """Return texts as windows of characters."""
     texts = [text for text in texts if text]
-    if len(texts) > MOST_TEXTS:
-        raise UserError(f"{source} has {len(texts):,} texts; at most {MOST_TEXTS:,} are read")
+    if len(texts) > MAX_TEXTS:
+        raise UserError(f"{source} has {len(texts):,} texts, above the limit of {MAX_TEXTS:,}; use a part of them")
     window = choose_window(sum(map(len, texts)), options.window, source)
     codes = join_texts(texts)
     report = text_report(texts, source)
     notes = [
-        f"{report['characters']:,} characters of {report['alphabet']:,} kinds in {len(texts):,} text{'s' * (len(texts) != 1)},"
-        f" seen in windows of {window}"
+        f"{report['characters']:,} characters, {report['alphabet']:,} distinct, in {len(texts):,}"
+        f" text{'s' * (len(texts) != 1)}, in windows of {window}"
     ]
     if report["duplicates"]:
         unit = "texts" if len(texts) > 1 else "paragraphs"
-        notes.append(f"exact copies of other {unit}, which a model learns by heart: {report['duplicates']:,}")
+        notes.append(f"exact copies of other {unit}, which a model may memorize: {report['duplicates']:,}")
     if broken:
-        notes.append(f"{len(broken):,} left out, first {visible(broken[0][0])}: {visible(broken[0][1])}")
-    report |= {"window": window, "broken": [list(pair) for pair in broken[:SHOWN]]}
+        notes.append(f"{len(broken):,} skipped, first {visible(broken[0][0])}: {visible(broken[0][1])}")
+    report |= {"window": window, "broken": [list(pair) for pair in broken[:MAX_SHOWN]]}
     return Dataset(name, windows_of(codes, window), notes=tuple(notes), report=report)
 
 
 def text_report(texts: Sequence[str], source: str) -> dict[str, Any]:
-    """Return what a scan of texts finds: their size, alphabet, most common characters and words, and copies."""
+    """Return the statistics of texts: size, alphabet, most common characters and words, and copies."""
     characters: Counter[str] = Counter()
     for text in texts:
         characters.update(text)
@@ -188,14 +189,14 @@ def text_report(texts: Sequence[str], source: str) -> dict[str, Any]:
     return {
         "source": source, "kind": "text", "texts": len(texts), "characters": characters.total(),
         "bytes": sum(count * len(sign.encode("utf-8", "surrogatepass")) for sign, count in characters.items()),
-        "alphabet": len(characters), "common_characters": {visible(c): n for c, n in characters.most_common(SHOWN)},
-        "common_words": {visible(w): n for w, n in words.most_common(COMMON)},
+        "alphabet": len(characters), "common_characters": {visible(c): n for c, n in characters.most_common(MAX_SHOWN)},
+        "common_words": {visible(w): n for w, n in words.most_common(MAX_WORDS_SHOWN)},
         "duplicates": len(pieces) - len(set(pieces)),
     }  # fmt: skip
 
 
 def _words(texts: Iterable[str]) -> Iterable[str]:
-    left = PEEKED
+    left = SAMPLE_LENGTH
     for text in texts:
         yield from re.findall(r"\w+", text[:left])
         left -= len(text)
@@ -204,7 +205,7 @@ def _words(texts: Iterable[str]) -> Iterable[str]:
 
 
 def prose(points: int, seed: int, options: ReadingOptions) -> Dataset:
-    """Python's own documentation of its language, about 700 kB of English, which every Python carries."""
+    """The documentation of the Python language, about 700 kB of English, which is part of every Python installation."""
     from pydoc_data.topics import topics
 
     return text_dataset("prose", [topics[key] for key in sorted(topics)], options, "prose")

@@ -1,4 +1,4 @@
-"""A long text as data: windows of characters, overlapping, of which a model sees one at a time."""
+"""A long text as overlapping windows of characters."""
 
 from __future__ import annotations
 
@@ -11,42 +11,42 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 
-END_OF_TEXT = 0x110000  # stands before every text, where no character can be: Unicode ends below it
-WINDOW, LEAST_WINDOW = 128, 8  # characters of a datum when nothing is said and the text is long, and at least
-OVERLAP = 8  # windows that show each character
-HELD_OUT = 0.1  # of the characters
-MANY = 20  # texts, from which whole ones are held out; of fewer the end of the last ones
-LEAST = 200  # characters that there must be
+END_OF_TEXT = 0x110000  # precedes every text; Unicode ends below it
+WINDOW, MIN_WINDOW = 128, 8  # default for long texts, and minimum, in characters
+OVERLAP = 8  # windows that contain each character
+HELD_OUT = 0.1  # share of the characters
+MIN_TEXTS = 20  # texts from which whole texts are held out; of fewer, the end of the text
+MIN_CHARACTERS = 200  # minimum characters
 
 
 def join_texts(texts: Sequence[str]) -> np.ndarray:
-    """Return texts as the codes of their characters one after another, each after END_OF_TEXT: (C,) int32."""
+    """Return the character codes of texts, concatenated, each after END_OF_TEXT: (C,) int32."""
     end = np.array([END_OF_TEXT], np.int32)
     return np.concatenate([part for text in texts for part in (end, codes_of(text))])
 
 
 def codes_of(text: str) -> np.ndarray:
-    """Return the codes of the characters of a text: (C,) int32."""
+    """Return the character codes of a text: (C,) int32."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.int32)
 
 
 def text_of(codes: np.ndarray) -> str:
-    """Return the text of codes; ends of texts are nothing.  codes: (C,) of any kind of number."""
+    """Return the text of codes without END_OF_TEXT.  codes: (C,) of any numeric type."""
     kept = np.asarray(codes).astype(np.int32)
     return kept[kept < END_OF_TEXT].tobytes().decode("utf-32-le", "surrogatepass")
 
 
 def texts_of(codes: np.ndarray) -> list[str]:
-    """Return the texts between their ends; those without a character are left out."""
+    """Split codes at END_OF_TEXT into non-empty texts."""
     ends = np.flatnonzero(codes == END_OF_TEXT)
     return [text_of(part) for part in np.split(codes, ends) if len(part) > (part[:1] == END_OF_TEXT).sum()]
 
 
 @dataclass(frozen=True)
 class TextWindows:
-    """Windows of one length of a long text.  Like an int64 tensor (N, W) of the codes of characters.
+    """Windows of one length of a long text.  Like an int64 tensor (N, W) of character codes.
 
-    codes: (C,) int32, see `join_texts`; starts: where each window begins, (N,) int64.
+    codes: (C,) int32, see `join_texts`; starts: offset of each window, (N,) int64.
     """
 
     codes: np.ndarray = field(compare=False, repr=False)
@@ -71,13 +71,13 @@ class TextWindows:
         return replace(self, starts=self.starts[index.numpy()])
 
     def texts(self) -> list[str]:
-        """Return the texts that the windows are of."""
+        """Return the texts behind the windows."""
         return texts_of(self.codes)
 
     def split(self, seed: int) -> tuple[TextWindows, TextWindows]:
-        """Return the windows of what is trained on and of what is held out, a tenth: whole texts, or the end of few."""
+        """Split into training and held-out windows, 10 % of the characters: whole texts, or the end if there are few."""
         ends = np.flatnonzero(self.codes == END_OF_TEXT)
-        if len(ends) < MANY:
+        if len(ends) < MIN_TEXTS:
             cut = int((1 - HELD_OUT) * len(self.codes))
             parts = [self.codes[:cut]], [self.codes[cut:]]
         else:
@@ -92,20 +92,20 @@ class TextWindows:
 
 
 def windows_of(codes: np.ndarray, window: int) -> TextWindows:
-    """Return the windows of a text, the last one at its end."""
+    """Return overlapping windows of a text, the last one at its end."""
     stride = max(1, window // OVERLAP)
     last = len(codes) - window
     return TextWindows(codes, window, np.append(np.arange(0, last, stride, dtype=np.int64), last))
 
 
-def choose_window(count: int, wished: int | None, source: str) -> int:
-    """Return how many characters a window of a text has; refuse a text that is too short for any."""
-    if count < LEAST:
-        raise UserError(f"{source} has {count:,} characters of text; at least {LEAST} are needed to learn from")
-    largest = count // 20  # so that what is held out has two of them
-    if wished is None:
-        return max(LEAST_WINDOW, min(WINDOW, largest))
-    if not LEAST_WINDOW <= wished <= largest:
-        raise UserError(f"a window of {source} has from {LEAST_WINDOW} up to {largest:,} characters, got {wished:,}; give"
-                        " another --window")  # fmt: skip
-    return wished
+def choose_window(count: int, requested: int | None, source: str) -> int:
+    """Return the window length of a text; refuse a text that is too short."""
+    if count < MIN_CHARACTERS:
+        raise UserError(f"{source} has {count:,} characters of text; at least {MIN_CHARACTERS} are needed for training")
+    largest = count // 20  # so that the held-out part has two windows
+    if requested is None:
+        return max(MIN_WINDOW, min(WINDOW, largest))
+    if not MIN_WINDOW <= requested <= largest:
+        raise UserError(
+            f"--window of {source} must be from {MIN_WINDOW} to {largest:,} characters, got {requested:,}")  # fmt: skip
+    return requested

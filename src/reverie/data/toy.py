@@ -1,6 +1,6 @@
-"""Points in the plane: the spiral and its friends.
+"""Toy datasets of points in the plane.
 
-Each maker takes a number and a numpy generator and returns (n, 2) float64 within about [-1, 1].
+Each function takes a count and a numpy generator and returns (n, 2) float64 within about [-1, 1].
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ PATTERNS = ("spiral", "moons", "circles", "checkerboard", "pinwheel")
 
 
 def patterns(n: int, random: Generator) -> tuple[Array, np.ndarray]:
-    """Return points of several toys, evenly shared, and their labels: (n, 2), (n,) int64 (an index into PATTERNS)."""
+    """Return points of several toys in equal shares, and labels: (n, 2), (n,) int64 (an index into PATTERNS)."""
     labels = random.permutation(np.arange(n) % len(PATTERNS))
     points = np.empty((n, 2))
     for k, name in enumerate(PATTERNS):

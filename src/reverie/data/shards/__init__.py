@@ -1,1 +1,1 @@
-"""Images in shards: tar, parquet and arrow files, here or on object storage, of which any image is read by its number."""
+"""Images in shards: tar, parquet and arrow files, local or remote, with random access by an index."""

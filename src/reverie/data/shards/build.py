@@ -1,4 +1,4 @@
-"""Making an index: every shard is read once from end to end, and every image decoded to know that it can be."""
+"""Building an index: every shard is read once, and every image decoded to verify it."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from reverie.data.shards.store import LocalStore, Store, Stored
 from reverie.data.shards.tar import MAX_NUMBERS, Sample, tar_samples
 from reverie.data.sources import BYTES
 
-LOOKED_AT = 64  # pixels of a side at which an image is looked at
-TOGETHER, BYTES_TOGETHER = 64, 2**26  # images that are handed to the threads at a time, and their bytes
+DECODED_SIDE = 64  # maximum side of the decoded image
+CHUNK_IMAGES, CHUNK_BYTES = 64, 2**26  # images and bytes submitted to the threads at a time
 CODES = {torch.int32: "i", torch.int64: "q", torch.uint8: "B"}
 Inspection = tuple[int, Header, int, int, bool]
 
 
 def examine(data: bytes) -> Inspection | str:
-    """Return a hash, the header, the least and greatest value of an image, and whether it looks grey; or why it is broken."""
+    """Return hash, header, minimum and maximum value of an image, and whether it looks grey; or why it is broken."""
     try:
         with BYTES.of(len(data)):
             header = read_header(data)
             channels = 1 if header.kind in GREY else 3
-            form = Recipe(min(header.height, LOOKED_AT), min(header.width, LOOKED_AT), channels, "stretch")
+            form = Recipe(min(header.height, DECODED_SIDE), min(header.width, DECODED_SIDE), channels, "stretch")
             pixels = decode(data, form)
     except BrokenImage as error:
         return str(error)
@@ -48,7 +48,7 @@ def examine(data: bytes) -> Inspection | str:
 
 
 class IndexBuilder:
-    """An index that grows shard by shard."""
+    """An index that is built shard by shard."""
 
     def __init__(self, strict: bool = False) -> None:
         self.strict = strict
@@ -64,28 +64,28 @@ class IndexBuilder:
         self.fresh = True  # whether the current shard has no block yet
 
     def skip(self, name: str, why: str) -> None:
-        """Leave an image out."""
+        """Skip an image."""
         name = visible(name)[:300]
         if self.strict:
-            raise UserError(f"{name}: {why}; mend or remove it, or leave out --strict to skip such files")
+            raise UserError(f"{name}: {why}; fix or remove it, or leave out --strict to skip such files")
         self.broken_count += 1
         if len(self.broken) < MAX_BROKEN:
             self.broken.append((name, why[:300]))
 
     def begin(self, shard: ShardFacts) -> None:
-        """Go on with the next shard."""
+        """Start the next shard."""
         self.shards.append(shard)
         self.fresh = True
 
     def block(self, start: int, size: int) -> int:
-        """Add a block of the current shard, and return its number."""
+        """Add a block of the current shard, and return its index."""
         for name, value in (("block_shard", len(self.shards) - 1), ("block_start", start), ("block_size", size)):
             self.blocks[name].append(value)
         return len(self.blocks["block_start"]) - 1
 
-    def add(self, sample: Sample, seen: Inspection, block: int) -> None:
+    def add(self, sample: Sample, inspection: Inspection, block: int) -> None:
         """Add an image of a block."""
-        check, header, low, high, grey = seen
+        check, header, low, high, grey = inspection
         flags = sum(bit for name, bit in FLAGS.items() if (grey if name == "looks_grey" else getattr(header, name)))
         self.texts["names"] += visible(sample.name)[:1000].encode("utf-8", "replace")
         self.texts["captions"] += sample.caption.encode("utf-8", "replace")
@@ -108,18 +108,18 @@ class IndexBuilder:
             if len(column) <= count:
                 column.append(math.nan)
 
-    def grow(self, sample: Sample, seen: Inspection) -> None:
-        """Add an image that lies in a shard as it is: to the last block, or to a new one where that would be too long."""
+    def grow(self, sample: Sample, inspection: Inspection) -> None:
+        """Add an uncompressed image of a shard: to the last block, or to a new one if that would become too long."""
         start, size = self.blocks["block_start"], self.blocks["block_size"]
         end = sample.offset + len(sample.data)
         if self.fresh or not start[-1] <= sample.offset or end - start[-1] > BLOCK:
             self.block(sample.offset, 0)
             self.fresh = False
         size[-1] = max(size[-1], end - start[-1])
-        self.add(sample, seen, len(start) - 1)
+        self.add(sample, inspection, len(start) - 1)
 
     def index(self, where: str) -> Index:
-        """Return the index of what was added."""
+        """Return the index."""
         count = len(self.each["block"])
         if not count:
             why = "".join(
@@ -145,85 +145,87 @@ class IndexBuilder:
 
 
 def shard_kind(name: str) -> str | None:
-    """Return what kind of shard a file is by its name; None for others."""
+    """Return the type of a shard file by its suffix; None for other files."""
     ending = name.lower().rpartition(".")[2]
     return ending if ending in ("tar", "parquet", "arrow") and not name.startswith(".") else None
 
 
 def build_index(store: Store, files: Sequence[Stored], options: ReadingOptions) -> Index:
-    """Read all shards and return their index."""
-    made = IndexBuilder(options.strict)
+    """Read all shards and build their index."""
+    builder = IndexBuilder(options.strict)
     total, done = sum(file.size for file in files), 0
     with quiet_pillow():
         for file in files:
-            for samples in _shard(store, file, made):
+            for samples in _shard(store, file, builder):
                 reached = done + (samples[-1][0].offset if samples and samples[-1][0].block is None else 0)
                 options.report_progress(f"indexing {file.name}", min(reached, total), total)
             done += file.size
             options.report_progress(f"indexing {file.name}", done, total)
-    return made.index(store.address)
+    return builder.index(store.address)
 
 
-def _shard(store: Store, file: Stored, made: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
-    """Add one shard to an index, and yield what was read of it from time to time."""
+def _shard(store: Store, file: Stored, builder: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
+    """Add one shard to an index; yield what was read in chunks."""
     where, kind = store.where(file.name), shard_kind(file.name)
     if kind == "tar":
-        made.begin(ShardFacts(name=file.name, size=file.size, tag=file.tag))
+        builder.begin(ShardFacts(name=file.name, size=file.size, tag=file.tag))
         with store.open(file.name, file.size) as opened:
-            yield from _grown(tar_samples(opened, file.size, where, made.skip), made)
+            yield from _grown(tar_samples(opened, file.size, where, builder.skip), builder)
         return
     with readable_errors(where, str(kind)):
         if kind == "parquet":
             with open_parquet(store, file) as table:
                 columns = columns_of(table.schema, where)
                 if columns is None:
-                    raise UserError(f"{where} has no column of images as bytes")
+                    raise UserError(f"{where} has no column of images as bytes; give other files")
                 facts = ShardFacts(name=file.name, size=file.size, tag=file.tag, kind="parquet", column=columns.bytes)
-                made.begin(facts)
-                first = len(made.blocks["block_start"])
+                builder.begin(facts)
+                first = len(builder.blocks["block_start"])
                 for k, size in enumerate(parquet_groups(table, columns)):
-                    made.block(k, size)
-                for part in _examined(parquet_samples(table, file.size, columns, made.skip), made):
-                    for sample, seen in part:
-                        made.add(sample, seen, first + (sample.block or 0))
+                    builder.block(k, size)
+                for part in _examined(parquet_samples(table, file.size, columns, builder.skip), builder):
+                    for sample, inspection in part:
+                        builder.add(sample, inspection, first + (sample.block or 0))
                     yield part
             return
         if not isinstance(store, LocalStore):
-            raise UserError(f"{where} is an arrow file, which is read from a disk alone; copy the data set here")
+            raise UserError(
+                f"{where} is an arrow file, which can only be read from a local disk; copy the dataset to this machine"
+            )
         columns = columns_of(arrow_schema(str(store.root / file.name), where), where)
         if columns is None:
-            raise UserError(f"{where} has no column of images as bytes")
-        made.begin(ShardFacts(name=file.name, size=file.size, tag=file.tag, kind="arrow"))
-        samples = arrow_samples(str(store.root / file.name), columns, made.skip, where)
-        yield from _grown(samples, made)
+            raise UserError(f"{where} has no column of images as bytes; give other files")
+        builder.begin(ShardFacts(name=file.name, size=file.size, tag=file.tag, kind="arrow"))
+        samples = arrow_samples(str(store.root / file.name), columns, builder.skip, where)
+        yield from _grown(samples, builder)
 
 
-def _grown(samples: Iterator[Sample], made: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
-    for part in _examined(samples, made):
-        for sample, seen in part:
-            made.grow(sample, seen)
+def _grown(samples: Iterator[Sample], builder: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
+    for part in _examined(samples, builder):
+        for sample, inspection in part:
+            builder.grow(sample, inspection)
         yield part
 
 
-def _some(samples: Iterator[Sample]) -> Iterator[list[Sample]]:
-    """Yield samples a few at a time, which are not many bytes together."""
-    some: list[Sample] = []
+def _chunks(samples: Iterator[Sample]) -> Iterator[list[Sample]]:
+    """Yield samples in chunks of limited count and size."""
+    chunk: list[Sample] = []
     for sample in samples:
-        some.append(sample)
-        if len(some) == TOGETHER or sum(len(s.data) for s in some) > BYTES_TOGETHER:
-            yield some
-            some = []
-    if some:
-        yield some
+        chunk.append(sample)
+        if len(chunk) == CHUNK_IMAGES or sum(len(s.data) for s in chunk) > CHUNK_BYTES:
+            yield chunk
+            chunk = []
+    if chunk:
+        yield chunk
 
 
-def _examined(samples: Iterator[Sample], made: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
-    """Yield the images that can be decoded, some at a time."""
-    for some in _some(samples):
+def _examined(samples: Iterator[Sample], builder: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
+    """Yield the decodable images in chunks."""
+    for chunk in _chunks(samples):
         part = []
-        for sample, seen in zip(some, decoding_pool().map(examine, [s.data for s in some]), strict=True):
-            if isinstance(seen, str):
-                made.skip(sample.name, seen)
+        for sample, inspection in zip(chunk, decoding_pool().map(examine, [s.data for s in chunk]), strict=True):
+            if isinstance(inspection, str):
+                builder.skip(sample.name, inspection)
             else:
-                part.append((sample, seen))
+                part.append((sample, inspection))
         yield part

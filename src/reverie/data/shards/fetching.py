@@ -1,4 +1,4 @@
-"""The few threads that ask stores for bytes.  They never keep a program from ending, however long a server is silent."""
+"""Threads that fetch bytes from stores.  They never delay the end of the program, even if a server does not answer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-REQUESTS = 8  # that are made at a time
+REQUESTS = 8  # concurrent requests
 
 
 class FetchPool:
-    """Threads that work off a queue, and end with the program, whose own pools would wait for all of it."""
+    """Daemon threads with a work queue; a ThreadPoolExecutor would wait for all requests at exit."""
 
     def __init__(self, threads: int) -> None:
         self._waiting: queue.SimpleQueue[tuple[Future[Any], Callable[..., Any], tuple[Any, ...]]] = queue.SimpleQueue()
@@ -23,7 +23,7 @@ class FetchPool:
             threading.Thread(target=self._work, daemon=True, name=f"reverie-fetching-{k}").start()
 
     def submit(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Have something done, and return what will be its result."""
+        """Submit work, and return the future of its result."""
         future: Future[T] = Future()
         self._waiting.put((future, work, arguments))
         return future
@@ -34,12 +34,12 @@ class FetchPool:
             if future.set_running_or_notify_cancel():
                 try:
                     future.set_result(work(*arguments))
-                except BaseException as error:  # carried over to whoever waits
+                except BaseException as error:  # raised where the result is requested
                     future.set_exception(error)
-            del future, work, arguments  # or a block would be held until the next one comes
+            del future, work, arguments  # or a block would be kept alive until the next request
 
 
 @cache
 def fetch_pool() -> FetchPool:
-    """Return the threads of this process."""
+    """Return the fetch pool of this process."""
     return FetchPool(REQUESTS)

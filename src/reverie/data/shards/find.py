@@ -1,4 +1,4 @@
-"""Finding shards and their index: which files are meant, whether the index is there and fits them, and making one."""
+"""Discovery of shards and their index: which files, whether an index exists and matches, and building one."""
 
 from __future__ import annotations
 
@@ -27,52 +27,55 @@ STATE, SPLITS, INFO = (
     "state.json",
     "dataset_dict.json",
     "dataset_info.json",
-)  # as `save_to_disk` of Hugging Face writes
+)  # files of Hugging Face's `save_to_disk`
 TEXT_LIMIT = 2**22
-LOOKED_AT = 16  # members of a tar file
+SAMPLE_MEMBERS = 16  # members of a tar file sampled
 
 
 def is_shards(path: Path) -> bool:
-    """Tell a folder of shards: tar, parquet or arrow files of images, or a data set of `save_to_disk`, and no image beside."""
+    """Return whether a folder has shards: tar, parquet or arrow files of images, or a `save_to_disk` dataset, and no images."""
     if (path / STATE).is_file() or (path / SPLITS).is_file():
         return True
     try:
-        there = any(shard_kind(name.name) for name in path.iterdir() if name.is_file())
-    except OSError:  # which the reader of folders tells
+        stored = any(shard_kind(name.name) for name in path.iterdir() if name.is_file())
+    except OSError:  # the reader of folders reports the problem
         return False
-    return there and not has_images(path)
+    return stored and not has_images(path)
 
 
 def has_annotations(path: Path) -> bool:
-    """Tell a tar file whose images have labels or facts in files of their own, by the first few of its members."""
+    """Return whether a tar file has annotation files, by its first members."""
     try:
         with tarfile.open(path, "r:") as archive:
-            return any(member.name.lower().endswith((".cls", ".json")) for member in islice(archive, LOOKED_AT))
+            return any(member.name.lower().endswith((".cls", ".json")) for member in islice(archive, SAMPLE_MEMBERS))
     except (tarfile.TarError, OSError, ValueError, OverflowError):
         return False
 
 
 def find_shards(source: str) -> tuple[Store, list[Stored], Path | None, tuple[str, ...]]:
-    """Return the store of a source, its shards in order, where its index belongs if that is here, and notes."""
+    """Return the store of a source, its sorted shards, the local path of its index, if any, and notes."""
     notes: tuple[str, ...] = ()
     if not is_remote(source) and (Path(source) / SPLITS).is_file():
         source, notes = _split(Path(source))
     store, names = open_store(source)
     if isinstance(store, LocalStore) and names is None and (store.root / STATE).is_file():
         names = _saved(store.root)
-    files = _stated(store, names) if names is not None else store.files()
+    files = _stat_all(store, names) if names is not None else store.files()
     if files is None:
-        files = _told_by_index(store)
+        files = _shards_of_index(store)
     shards = sorted((file for file in files if shard_kind(file.name)), key=lambda file: (natural_key(file.name), file.name))
     if not shards:
         raise UserError(f"0 shards found in {store.address}; looked for .tar, .parquet and .arrow files")
     if len({shard_kind(file.name) for file in shards}) > 1:
-        raise UserError(f"{store.address} holds shards of several kinds ({shards[0].name}, {shards[-1].name}); part them")
+        raise UserError(
+            f"{store.address} contains shards of several types ({shards[0].name}, {shards[-1].name}); put them into"
+            " separate folders"
+        )
     return store, shards, _index_place(store, names), notes
 
 
 def _index_place(store: Store, names: Sequence[str] | None) -> Path | None:
-    """Return where the index of all files of a folder lies: beside them."""
+    """Return the path of the index beside the shards of a folder."""
     if not isinstance(store, LocalStore):
         return None
     if names is None or (store.root / STATE).is_file():
@@ -80,58 +83,58 @@ def _index_place(store: Store, names: Sequence[str] | None) -> Path | None:
     return None
 
 
-def _stated(store: Store, names: Sequence[str]) -> list[Stored]:
-    """Return what is known of files by name; all must be there."""
+def _stat_all(store: Store, names: Sequence[str]) -> list[Stored]:
+    """Return size and tag of files by name; all must exist."""
     found = [future.result() for future in [fetch_pool().submit(store.stat, name) for name in names]]
     if None in found:
-        raise UserError(f"there is no {store.where(names[found.index(None)])}")
+        raise UserError(f"there is no {store.where(names[found.index(None)])}; check the name or the pattern")
     return [file for file in found if file is not None]
 
 
-def _told_by_index(store: Store) -> list[Stored]:
-    """Return the shards of a server that lists nothing, by the index that lies beside them."""
-    there = store.stat(INDEX)
-    if there is None:
+def _shards_of_index(store: Store) -> list[Stored]:
+    """Return the shards of a server without listings, by the index beside them."""
+    stored = store.stat(INDEX)
+    if stored is None:
         raise UserError(
-            f"{store.address} is on a server that does not list its files; put {INDEX} there, which `reverie pack` writes,"
-            " or name the shards, as in https://host/shards/{000000..000099}.tar"
+            f"{store.address} is on a server that does not list files; put {INDEX} there, which `reverie pack` writes, or"
+            f" name the shards, as in https://host/shards/{{000000..000099}}.tar"
         )
-    index = read_index(_fetched(store, there), store.where(INDEX))
-    return _stated(store, [shard.name for shard in index.facts.shards])
+    index = read_index(_download_index(store, stored), store.where(INDEX))
+    return _stat_all(store, [shard.name for shard in index.facts.shards])
 
 
-def _fetched(store: Store, there: Stored) -> Path:
-    """Return an index that lies beside shards elsewhere, as a file here."""
-    if there.size > INDEX_LIMIT:
-        raise UserError(f"{store.where(INDEX)} is larger than an index can be")
-    path = _cached(store, [there], "fetched")
+def _download_index(store: Store, stored: Stored) -> Path:
+    """Download an index to the cache."""
+    if stored.size > INDEX_LIMIT:
+        raise UserError(f"{store.where(INDEX)} is larger than any index; put the right file there")
+    path = _cache_path(store, [stored], "fetched")
     if not path.is_file():
-        with atomic(path) as aside, aside.open("wb") as file, store.open(INDEX, there.size) as opened:
+        with atomic(path) as aside, aside.open("wb") as file, store.open(INDEX, stored.size) as opened:
             while piece := opened.read(2**20):
                 file.write(piece)
     return path
 
 
-def _cached(store: Store, files: Sequence[Stored], what: str) -> Path:
-    """Return where an index is kept that cannot lie beside its shards: by their address, names, sizes, and tags or times."""
+def _cache_path(store: Store, files: Sequence[Stored], what: str) -> Path:
+    """Return the cache path of an index: a hash of address, names, sizes, and tags or times of the shards."""
     times = [(store.root / file.name).stat().st_mtime_ns for file in files] if isinstance(store, LocalStore) else []
-    said = repr((what, str(Path(store.address).resolve()) if times else store.address,
+    key = repr((what, str(Path(store.address).resolve()) if times else store.address,
                  [(file.name, file.size, file.tag) for file in files], times))  # fmt: skip
-    return cache_folder() / "indexes" / f"{hashlib.sha256(said.encode()).hexdigest()[:24]}.safetensors"
+    return cache_folder() / "indexes" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.safetensors"
 
 
 def index_of(store: Store, shards: Sequence[Stored], beside: Path | None, options: ReadingOptions) -> tuple[Index, str]:
-    """Return the index of shards, made if there is none, and where it lies."""
+    """Return the index of shards, built if it does not exist, and its location."""
     if beside is not None and beside.exists():
         index = read_index(beside, str(beside))
         check_fresh(index, shards, str(beside))
         return index, str(beside)
-    if store.remote and (there := store.stat(INDEX)) is not None and beside is None:
-        index, where = read_index(_fetched(store, there), store.where(INDEX)), store.where(INDEX)
+    if store.remote and (stored := store.stat(INDEX)) is not None and beside is None:
+        index, where = read_index(_download_index(store, stored), store.where(INDEX)), store.where(INDEX)
         if {shard.name for shard in index.facts.shards} == {file.name for file in shards}:
             check_fresh(index, shards, where)
             return index, where
-    kept = _cached(store, shards, "index")
+    kept = _cache_path(store, shards, "index")
     if kept.exists():
         return read_index(kept, str(kept)), str(kept)
     made = build_index(store, shards, options)
@@ -149,39 +152,39 @@ def index_of(store: Store, shards: Sequence[Stored], beside: Path | None, option
 def _text(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            said = read_json(file.read(TEXT_LIMIT).decode("utf-8"))
+            key = read_json(file.read(TEXT_LIMIT).decode("utf-8"))
     except (OSError, ValueError) as error:
-        raise UserError(f"{path} cannot be read: {str(error)[:100]}; save the data set again") from None
-    if not isinstance(said, dict):
-        raise UserError(f"{path} is no description of a data set; save the data set again")
-    return said
+        raise UserError(f"{path} cannot be read: {str(error)[:100]}; save the dataset again") from None
+    if not isinstance(key, dict):
+        raise UserError(f"{path} does not describe a dataset; save the dataset again")
+    return key
 
 
 def _split(path: Path) -> tuple[str, tuple[str, ...]]:
-    """Return the folder of the training data of a data set that is saved in several parts, and a note."""
+    """Return the folder of the training split of a saved dataset, and a note."""
     splits = [str(name) for name in _text(path / SPLITS).get("splits", ()) or () if re.fullmatch(r"[\w.\-]+", str(name))]
-    there = [name for name in splits if (path / name / STATE).is_file()]
-    if not there:
-        raise UserError(f"{path / SPLITS} names no part that is there; save the data set again")
-    chosen = "train" if "train" in there else there[0]
-    others = ", ".join(visible(name) for name in there if name != chosen)
-    note = f"only the part {visible(chosen)} is read; {others}: give {path}/NAME" if others else ""
+    stored = [name for name in splits if (path / name / STATE).is_file()]
+    if not stored:
+        raise UserError(f"{path / SPLITS} names no existing split; save the dataset again")
+    chosen = "train" if "train" in stored else stored[0]
+    others = ", ".join(visible(name) for name in stored if name != chosen)
+    note = f"only the split {visible(chosen)} is read; for {others}, give {path}/NAME" if others else ""
     return str(path / chosen), (note,) if note else ()
 
 
 def _saved(root: Path) -> list[str]:
-    """Return the arrow files of a data set of `save_to_disk`, in order."""
+    """Return the arrow files of a `save_to_disk` dataset, in order."""
     state = _text(root / STATE)
     files = state.get("_data_files")
     names = [str(file.get("filename")) for file in files if isinstance(file, dict)] if isinstance(files, list) else []
     if not names or len(names) > MAX_FILES or any("/" in name or "\\" in name or shard_kind(name) != "arrow" for name in names):
-        raise UserError(f"{root / STATE} names no arrow files of this folder; save the data set again")
+        raise UserError(f"{root / STATE} names no arrow files of this folder; save the dataset again")
     if state.get("_indices_data_files"):
-        raise UserError(f"{root} was saved in an order of its own; call flatten_indices() on it and save it again")
+        raise UserError(f"{root} was saved with an index mapping; call flatten_indices() on it and save it again")
     return names
 
 
 def saved_features(root: Path) -> dict[str, Any]:
-    """Return what a data set of `save_to_disk` says of its columns; nothing where it says nothing."""
+    """Return the column features of a `save_to_disk` dataset; empty if missing."""
     features = _text(root / INFO).get("features") if (root / INFO).is_file() else None
     return features if isinstance(features, dict) else {}

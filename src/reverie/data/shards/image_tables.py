@@ -18,13 +18,13 @@ from reverie.data.shards.tar import CAPTIONS, LABELS, MAX_NUMBERS, Sample, Skip,
 from reverie.data.sources import FILE_LIMIT
 
 IMAGES = ("image", "img", "jpg", "png", "webp", "picture")
-GROUP_LIMIT = 2**29  # bytes of the columns of a row group, which are read at once
-ADVICE = "save it again, each image once"
+GROUP_LIMIT = 2**29  # maximum bytes of a row group, which is read at once
+ADVICE = "save it again, with each image once"
 
 
 @dataclass(frozen=True)
 class ImageTableColumns:
-    """Which columns hold what.  names: of classes that the numbers of the column of labels stand for."""
+    """The roles of columns.  names: class names that the integers of the label column refer to."""
 
     image: str
     within: str | None
@@ -35,12 +35,12 @@ class ImageTableColumns:
 
     @property
     def bytes(self) -> str:
-        """The column of the images' bytes, within that of the images if need be."""
+        """The column of image bytes, nested or not."""
         return f"{self.image}.{self.within}" if self.within else self.image
 
     @property
     def rest(self) -> list[str]:
-        """The columns that are read beside that of the images."""
+        """The columns read besides the images."""
         return [*(c for c in (self.label, self.caption) if c), *self.numbers]
 
     def told(self, row: int, columns: Mapping[str, Any]) -> tuple[str | None, str, dict[str, float]]:
@@ -49,7 +49,7 @@ class ImageTableColumns:
         if isinstance(label, int) and 0 <= label < len(self.names):
             label = self.names[label]
         caption = columns[self.caption][row] if self.caption else None
-        if caption is not None and hasattr(caption, "values"):  # several captions of one image
+        if caption is not None and hasattr(caption, "values"):  # several captions per image
             caption = next((text for text in caption.values or () if text.is_valid), None)
         text = (caption.as_py() if caption is not None else None) or ""
         numbers = {name.lower(): float(v) for name in self.numbers if (v := columns[name][row].as_py()) is not None}
@@ -57,7 +57,7 @@ class ImageTableColumns:
 
 
 def is_single(kind: Any) -> bool:
-    """Tell a type of words, numbers or truth, of which a label can be, from those that hold several values."""
+    """Return whether a type has one string, number or boolean per row, as labels have."""
     kinds = arrow_module("pyarrow", "a label").types
     return bool(_is_text(kind) or kinds.is_integer(kind) or kinds.is_floating(kind) or kinds.is_boolean(kind))
 
@@ -69,7 +69,7 @@ def _is_text(kind: Any) -> bool:
 
 
 def columns_of(schema: Any, where: str, features: Mapping[str, Any] | None = None) -> ImageTableColumns | None:
-    """Return which columns of a schema hold what; None where none holds images as bytes.  features: Hugging Face's words."""
+    """Return the roles of a schema's columns; None without images as bytes.  features: as Hugging Face stores them."""
     kinds = arrow_module("pyarrow", where).types
 
     def binary(t: Any) -> bool:
@@ -84,8 +84,8 @@ def columns_of(schema: Any, where: str, features: Mapping[str, Any] | None = Non
     if not found:
         return None
     image = min(found, key=lambda name: (IMAGES.index(name.lower()) if name.lower() in IMAGES else 99, found[name] is None))
-    said = features if features is not None else _features(schema)
-    classes = {name: f.get("names") for name, f in said.items() if isinstance(f, dict) and isinstance(f.get("names"), list)}
+    stored = features if features is not None else _features(schema)
+    classes = {name: f.get("names") for name, f in stored.items() if isinstance(f, dict) and isinstance(f.get("names"), list)}
     simple = {f.name: f.type for f in schema if f.name != image}
     single = [n for n, t in simple.items() if is_single(t)]
     texts = [n for n, t in simple.items() if _is_text(t.value_type if kinds.is_list(t) or kinds.is_large_list(t) else t)]
@@ -97,7 +97,7 @@ def columns_of(schema: Any, where: str, features: Mapping[str, Any] | None = Non
 
 
 def has_image_column(path: Path) -> bool:
-    """Tell a parquet file of images from one of numbers; what cannot be read is left to its reader."""
+    """Return whether a parquet file has images rather than numbers; unreadable files are left to their reader."""
     try:
         schema = arrow_module("pyarrow.parquet", path).read_schema(path)
         return columns_of(schema, str(path)) is not None
@@ -106,10 +106,10 @@ def has_image_column(path: Path) -> bool:
 
 
 def _features(schema: Any) -> dict[str, Any]:
-    """Return what Hugging Face wrote into a schema about its columns."""
+    """Return the column features that Hugging Face stored in a schema."""
     try:
-        said = read_json((schema.metadata or {}).get(b"huggingface", b"{}").decode("utf-8", "replace"))
-        features = said["info"]["features"]
+        stored = read_json((schema.metadata or {}).get(b"huggingface", b"{}").decode("utf-8", "replace"))
+        features = stored["info"]["features"]
     except (ValueError, KeyError, TypeError):
         return {}
     return features if isinstance(features, dict) else {}
@@ -121,7 +121,7 @@ def open_parquet(store: Store, file: Stored) -> ParquetTable:
 
 
 def parquet_groups(opened: ParquetTable, columns: ImageTableColumns) -> list[int]:
-    """Return how many bytes the columns of each row group take at most, and refuse what is too much."""
+    """Return an upper bound on the bytes of the columns of each row group; refuse too large ones."""
     opened.check([columns.bytes, *columns.rest], ADVICE)
     return [_group_cost(opened, k, [columns.bytes, *columns.rest]) for k in range(opened.groups)]
 
@@ -130,14 +130,14 @@ def _group_cost(opened: ParquetTable, group: int, columns: Sequence[str]) -> int
     size = opened.cost(group, columns)
     if size > GROUP_LIMIT:
         raise UserError(
-            f"row group {group} of {opened.where} has {size / 2**20:,.0f} MiB, which are read at once; write row groups"
-            f" of at most {GROUP_LIMIT >> 20} MiB"
+            f"row group {group} of {opened.where} has {size / 2**20:,.0f} MiB and is read at once; write row groups of at"
+            f" most {GROUP_LIMIT >> 20} MiB"
         )
     return size
 
 
 def group_images(opened: ParquetTable, group: int, image: str, within: str | None) -> Any:
-    """Return the bytes of the images of a row group, an arrow array of numbers of a dictionary."""
+    """Return the image bytes of a row group, a dictionary array."""
     name = f"{image}.{within}" if within else image
     _group_cost(opened, group, [name])
     values = opened.read_group(group, [name]).column(0).combine_chunks()
@@ -145,26 +145,26 @@ def group_images(opened: ParquetTable, group: int, image: str, within: str | Non
 
 
 def content(value: Any) -> Any:
-    """Return the bytes that a scalar of arrow holds, where they lie; None without any."""
+    """Return the bytes of an arrow scalar without a copy; None for null."""
     value = value.value if hasattr(value, "index") else value  # of a dictionary
     return value.as_buffer() if value is not None else None
 
 
-class _Unpacked:
-    """Counts what the rows of a file become, as one value may be meant by many of them."""
+class _ExpansionLimit:
+    """Counts the expanded bytes of rows, because many rows may refer to one value."""
 
     def __init__(self, packed: int, where: str) -> None:
         self.packed, self.where, self.found = packed, where, 0
 
     def add(self, size: int) -> None:
-        """Count a row, and refuse a file whose rows become too much."""
+        """Count a row; refuse a file that expands too much."""
         self.found += size
         check_expansion(self.found, self.packed, self.where, ADVICE)
 
 
 def parquet_samples(opened: ParquetTable, size: int, columns: ImageTableColumns, skip: Skip) -> Iterator[Sample]:
-    """Yield the images of a parquet file in order, each with its row group and its place in it.  size: bytes of the file."""
-    unpacked = _Unpacked(size, opened.where)
+    """Yield the images of a parquet file in order, with row group and row.  size: bytes of the file."""
+    limit = _ExpansionLimit(size, opened.where)
     for group in range(opened.groups):
         _group_cost(opened, group, [columns.bytes, *columns.rest])
         images = group_images(opened, group, columns.image, columns.within)
@@ -173,15 +173,15 @@ def parquet_samples(opened: ParquetTable, size: int, columns: ImageTableColumns,
         for row, value in enumerate(images):
             if (data := _usable(value, f"{opened.where} row group {group}, row {row}", skip)) is not None:
                 label, caption, numbers = columns.told(row, told)
-                unpacked.add(data.size + len(caption))
+                limit.add(data.size + len(caption))
                 yield Sample(f"{group}/{row}", row, data.to_pybytes(), label, caption, numbers, group)
 
 
 def _usable(value: Any, name: str, skip: Skip) -> Any:
-    """Return the bytes of an image, None without any or with too many."""
+    """Return the bytes of an image, None if missing or too large."""
     buffer = content(value)
     if buffer is None or not buffer.size:
-        skip(name, "no bytes of an image")
+        skip(name, "no image bytes")
     elif buffer.size > FILE_LIMIT:
         skip(name, f"too large ({buffer.size / 2**20:.0f} MiB)")
     else:
@@ -197,10 +197,10 @@ def arrow_schema(path: str, where: str) -> Any:
 
 
 def arrow_samples(path: str, columns: ImageTableColumns, skip: Skip, where: str) -> Iterator[Sample]:
-    """Yield the images of an arrow stream, each with its place in the file, where it lies as it is."""
+    """Yield the images of an arrow stream, each with its offset in the file, where it is stored uncompressed."""
     arrow = arrow_module("pyarrow", where)
     with arrow_batches(path, where) as (whole, batches):
-        unpacked, done = _Unpacked(whole.size, where), 0
+        limit, done = _ExpansionLimit(whole.size, where), 0
         for batch in batches:
             images = batch.column(columns.image)
             images = images.field(columns.within) if columns.within else images
@@ -210,13 +210,13 @@ def arrow_samples(path: str, columns: ImageTableColumns, skip: Skip, where: str)
             for row, value in enumerate(images):
                 if (data := _usable(value, f"{where} row {done + row}", skip)) is not None:
                     label, caption, numbers = columns.told(row, told)
-                    unpacked.add(data.size + len(caption))
+                    limit.add(data.size + len(caption))
                     yield Sample(str(done + row), begin + int(ends[row]), data.to_pybytes(), label, caption, numbers)
             done += len(batch)
 
 
 def _places(arrow: Any, images: Any) -> tuple[int, np.ndarray]:
-    """Return where in memory the bytes of an arrow array begin, and the offsets of each from there."""
+    """Return the memory address of the bytes of an arrow array, and the offsets of its values."""
     _, ends, data = images.buffers()
     kind = np.int64 if arrow.types.is_large_binary(images.type) else np.int32
     found = (
@@ -226,7 +226,7 @@ def _places(arrow: Any, images: Any) -> tuple[int, np.ndarray]:
 
 
 def read_lists(paths: Sequence[str], where: str, features: Mapping[str, Any]) -> tuple[np.ndarray, list[str] | None]:
-    """Return images that are lists of numbers in arrow streams, all in memory, and their labels: (N, H, W) or (N, H, W, C)."""
+    """Return images stored as nested lists in arrow streams, and their labels: (N, H, W) or (N, H, W, C)."""
     parts, labels, total = list[np.ndarray](), list[str](), 0
     for path in paths:
         with arrow_batches(path, where) as (_, batches):
@@ -236,7 +236,7 @@ def read_lists(paths: Sequence[str], where: str, features: Mapping[str, Any]) ->
                 labels += told
                 total += part.nbytes
                 if total > MEMORY_LIMIT:
-                    raise UserError(f"{where} holds more than {MEMORY_LIMIT >> 30} GiB of images as lists; save them as images")
+                    raise UserError(f"{where} has more than {MEMORY_LIMIT >> 30} GiB of images as lists; save them as images")
     if not parts or any(part.shape[1:] != parts[0].shape[1:] for part in parts):
         raise UserError(f"the images of {where} are lists of different sizes; save them as images")
     x = np.concatenate(parts)
@@ -244,11 +244,11 @@ def read_lists(paths: Sequence[str], where: str, features: Mapping[str, Any]) ->
 
 
 def _listed(batch: Any, where: str, features: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
-    """Return the images of a batch, which are lists of numbers, and their labels if there are any."""
+    """Return the images of a batch, stored as nested lists, and their labels, if any."""
     arrow = arrow_module("pyarrow", where)
     lists = [f.name for f in batch.schema if _depth(arrow, f.type) >= 2]
     if not lists:
-        raise UserError(f"{where} has no column of images, neither as bytes nor as lists of numbers")
+        raise UserError(f"{where} has no column of images, neither as bytes nor as lists of numbers; give other files")
     images = _stacked(arrow, batch.column(min(lists, key=lambda name: name.lower() not in IMAGES)), where)
     named = {k: f["names"] for k, f in features.items() if isinstance(f, dict) and isinstance(f.get("names"), list)}
     label = next((f.name for f in batch.schema if (f.name in named or f.name.lower() in LABELS) and is_single(f.type)), None)
@@ -258,7 +258,7 @@ def _listed(batch: Any, where: str, features: Mapping[str, Any]) -> tuple[np.nda
 
 
 def _depth(arrow: Any, kind: Any) -> int:
-    """Return how deep a type of lists of numbers is; 0 for others."""
+    """Return the nesting depth of a type of lists of numbers; 0 for other types."""
     depth, kind = 0, getattr(kind, "storage_type", kind)
     while arrow.types.is_list(kind) or arrow.types.is_large_list(kind) or arrow.types.is_fixed_size_list(kind):
         depth, kind = depth + 1, kind.value_type

@@ -1,7 +1,7 @@
-"""The index of shards: where each image lies, what its header says and what is told of it; one file, made once.
+"""The index of shards: position, header and annotations of each image, in one file that is built once.
 
-Images are counted through all shards in order.  A block is a stretch of a shard that is fetched at once: about BLOCK bytes of
-a tar or arrow file, or a row group of a parquet file.
+Images are numbered through all shards in order.  A block is a part of a shard that is fetched at once: about BLOCK bytes of a
+tar or arrow file, or a row group of a parquet file.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from reverie.data.shards.store import Stored
 from reverie.data.sources import FILE_LIMIT
 
 INDEX = "index.safetensors"
-BLOCK = 2**20  # bytes of a shard that are fetched at once, about
-MAX_BROKEN = 1000  # broken images whose reasons are kept
+BLOCK = 2**20  # approximate bytes of a block
+MAX_BROKEN = 1000  # broken images with stored reasons
 FLAGS = {"transparent": 1, "turned": 2, "animated": 4, "looks_grey": 8}
 EACH = {
     "block": torch.int32, "offset": torch.int64, "size": torch.int32, "check": torch.int64, "label": torch.int32,
@@ -41,7 +41,7 @@ Kind = Literal["tar", "parquet", "arrow"]
 
 
 class ShardFacts(ConfigSection):
-    """A shard as it was when the index was made.  column: that of the images, in a table."""
+    """A shard at the time of indexing.  column: the image column of a table."""
 
     name: Name
     size: Count
@@ -51,7 +51,7 @@ class ShardFacts(ConfigSection):
 
 
 class IndexFacts(ConfigSection):
-    """What an index says of itself, and how long its parts are."""
+    """The metadata of an index, which determines the shapes of its tensors."""
 
     format: Literal[1] = 1
     count: Annotated[int, Field(ge=1, le=2**31)]
@@ -65,8 +65,8 @@ class IndexFacts(ConfigSection):
     broken: Annotated[tuple[tuple[str, str], ...], Field(max_length=MAX_BROKEN)] = ()
     broken_count: Count = 0
 
-    def forms(self) -> dict[str, TensorSpec]:
-        """Return the tensors that belong to it."""
+    def tensor_specs(self) -> dict[str, TensorSpec]:
+        """Return the specs of its tensors."""
         lengths = {"block_shard": torch.int32, "block_start": torch.int64, "block_size": torch.int64}
         return {
             **{name: TensorSpec(dtype, (self.count,)) for name, dtype in EACH.items()},
@@ -77,13 +77,13 @@ class IndexFacts(ConfigSection):
 
 
 def image_hash(data: bytes) -> int:
-    """Return a hash of 64 bits, by which an image is known again."""
+    """Return a 64-bit hash that identifies an image."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little", signed=True)
 
 
 @dataclass(frozen=True)
 class Index:
-    """Where images are.  tensors: those of `IndexFacts.forms`; numbers are the bits of float32, NaN where not known."""
+    """The positions of images.  tensors: see `IndexFacts.tensor_specs`; numbers are the bits of float32, NaN if unknown."""
 
     facts: IndexFacts
     tensors: Mapping[str, Tensor]
@@ -93,7 +93,7 @@ class Index:
 
     @cached_property
     def arrays(self) -> dict[str, np.ndarray]:
-        """The tensors as arrays, which share their memory."""
+        """The tensors as arrays that share their memory."""
         return {name: tensor.numpy() for name, tensor in self.tensors.items()}
 
     def name(self, k: int) -> str:
@@ -101,7 +101,7 @@ class Index:
         return self._text("names", "name_end", k)
 
     def caption(self, k: int) -> str:
-        """Return the caption of an image, empty where there is none."""
+        """Return the caption of an image, empty without one."""
         return self._text("captions", "caption_end", k)
 
     def _text(self, what: str, ends: str, k: int) -> str:
@@ -113,7 +113,7 @@ class Index:
         return self.facts.shards[int(self.arrays["block_shard"][int(self.arrays["block"][k])])]
 
     def headers(self) -> Counter[Header]:
-        """Return how often each size, mode and peculiarity occurs."""
+        """Return the count of each header."""
         a = self.arrays
         rows = np.stack([a[name].astype(np.int64) for name in ("height", "width", "mode", "flags")], 1)
         packed = np.ascontiguousarray(rows).view([("", np.int64)] * 4)[:, 0]
@@ -121,39 +121,39 @@ class Index:
         found: Counter[Header] = Counter()
         for place in sorted(range(len(kinds)), key=lambda j: first[j]):
             height, width, mode, flags = (int(v) for v in kinds[place])
-            told = (bool(flags & FLAGS[name]) for name in ("transparent", "turned", "animated"))
-            found[Header(height, width, self.facts.modes[mode], *told)] += int(counts[place])
+            flags_of_header = (bool(flags & FLAGS[name]) for name in ("transparent", "turned", "animated"))
+            found[Header(height, width, self.facts.modes[mode], *flags_of_header)] += int(counts[place])
         return found
 
     def write(self, path: Path) -> None:
-        """Write it whole or not at all."""
+        """Write the index atomically."""
         write_tensors(path, self.tensors, self.facts.model_dump_json())
 
 
 def read_index(path: Path, where: str) -> Index:
-    """Read an index that must be right in every respect.  where: what to call it in messages."""
-    advice = f"; remove {where} to have it made anew"
-    tensors, facts = read_tensors(path, IndexFacts.forms, TypeAdapter(IndexFacts), fits="what it says of itself", advice=advice)
+    """Read and validate an index.  where: its name in messages."""
+    advice = f"; remove {where} to rebuild it"
+    tensors, facts = read_tensors(path, IndexFacts.tensor_specs, TypeAdapter(IndexFacts), fits="its metadata", advice=advice)
     index = Index(facts, tensors)
-    if (wrong := _wrong(index)) is not None:
-        raise UserError(f"{where} is no index of these shards: {wrong}{advice}")
+    if (problem := _problem(index)) is not None:
+        raise UserError(f"{where} is not a valid index of these shards: {problem}{advice}")
     return index
 
 
-def _wrong(index: Index) -> str | None:
-    """Return what cannot be in an index, or None."""
+def _problem(index: Index) -> str | None:
+    """Return what is wrong with an index, or None."""
     a, facts = index.arrays, index.facts
     shard, start, size = a["block_shard"], a["block_start"], a["block_size"]
     if shard.min() < 0 or shard.max() >= len(facts.shards) or start.min() < 0 or size.min() < 0:
-        return "a block is in no shard"
+        return "a block belongs to no shard"
     table = np.array([s.kind == "parquet" for s in facts.shards])[shard]
     if (~table & (start + size > np.array([s.size for s in facts.shards])[shard])).any():
         return "a block ends after its shard does"
     block = a["block"]
     if block.min() < 0 or block.max() >= facts.blocks or (np.diff(block) < 0).any():
-        return "an image is in no block"
+        return "an image belongs to no block"
     if a["size"].min() < 1 or a["size"].max() > FILE_LIMIT or a["offset"].min() < 0:
-        return "an image has an impossible size"
+        return "an image has an invalid size"
     plain = ~table[block]
     end = a["offset"] + a["size"]
     if (plain & ((a["offset"] < start[block]) | (end > start[block] + size[block]))).any():
@@ -164,23 +164,23 @@ def _wrong(index: Index) -> str | None:
         return "an image has no pixels"
     for name, text in (("name_end", "names"), ("caption_end", "captions")):
         if a[name][0] < 0 or (np.diff(a[name]) < 0).any() or a[name][-1] != len(a[text]):
-            return "its texts have no order"
+            return "its texts are not in order"
     return None
 
 
 def check_fresh(index: Index, found: Sequence[Stored], where: str) -> None:
-    """Refuse an index of shards that have changed since it was made.  found: the shards that there are; where: its name."""
-    there = {file.name: file for file in found}
-    advice = f"; if that is meant, remove {where} to have it made anew"
+    """Refuse an index of shards that have changed.  found: the existing shards; where: the name of the index."""
+    existing = {file.name: file for file in found}
+    advice = f"; if the change is intended, remove {where} to rebuild it"
     for shard in index.facts.shards:
-        now = there.pop(shard.name, None)
+        now = existing.pop(shard.name, None)
         if now is None:
-            raise UserError(f"{where} is stale: {shard.name} is no longer there{advice}")
+            raise UserError(f"{where} is outdated: {shard.name} is missing{advice}")
         if now.size != shard.size:
             raise UserError(
-                f"{where} is stale: {shard.name} has {now.size:,} bytes, and had {shard.size:,} when it was made{advice}"
+                f"{where} is outdated: {shard.name} has {now.size:,} bytes, and had {shard.size:,} when it was indexed{advice}"
             )
         if now.tag and shard.tag and now.tag != shard.tag:
-            raise UserError(f"{where} is stale: {shard.name} was written anew since it was made{advice}")
-    if there:
-        raise UserError(f"{where} is stale: {min(there)} is not in it{advice}")
+            raise UserError(f"{where} is outdated: {shard.name} has been rewritten{advice}")
+    if existing:
+        raise UserError(f"{where} is outdated: {min(existing)} is not in it{advice}")

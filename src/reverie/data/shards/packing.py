@@ -1,4 +1,4 @@
-"""Packing a folder of images into shards: tar files as WebDataset reads them, and their index."""
+"""Packing a folder of images into shards: tar files in WebDataset format with an index."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from reverie.data.image_labels import LabelSource, find_labels
 from reverie.data.metadata_columns import parse_column_names, read_columns
 from reverie.data.pixels import BrokenImage, decoding_pool, quiet_pillow
 from reverie.data.reading import ReadingOptions, encode_labels
-from reverie.data.shards.build import BYTES_TOGETHER, TOGETHER, IndexBuilder, Inspection, examine
+from reverie.data.shards.build import CHUNK_BYTES, CHUNK_IMAGES, IndexBuilder, Inspection, examine
 from reverie.data.shards.index import INDEX, ShardFacts
 from reverie.data.shards.tar import Sample
 from reverie.data.sources import BYTES, FileEntry
 
 SHARD = re.compile(r"\d{6}\.tar")
 UNITS = {"": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30}
-LEAST, MOST = 10**4, 10**11  # bytes of a shard
+MIN_SHARD, MAX_SHARD = 10**4, 10**11  # minimum and maximum bytes of a shard
 
 
 @dataclass(frozen=True)
 class Packed:
-    """What was packed: images, shards, their bytes, classes, and files that were left out with their reasons."""
+    """The result of packing: counts of images, shards, bytes and classes, and skipped files with reasons."""
 
     out: Path
     count: int
@@ -44,23 +44,23 @@ class Packed:
     notes: tuple[str, ...]
 
     def figures(self) -> dict[str, Any]:
-        """Return what was packed, for a machine."""
+        """Return the result for programs."""
         broken = [{"file": file, "reason": why} for file, why in self.broken]
         return {"out": str(self.out), "count": self.count, "shards": self.shards, "bytes": self.size,
                 "classes": self.classes, "broken": broken}  # fmt: skip
 
     def __str__(self) -> str:
         what = f"{self.classes} classes, " if self.classes else ""
-        said = f"packed {self.count:,} images ({what}{self.size / 1e6:,.1f} MB) into {self.shards:,} shards in {self.out}"
-        return "\n".join([said, *skipped_note(self.broken)])
+        line = f"packed {self.count:,} images ({what}{self.size / 1e6:,.1f} MB) into {self.shards:,} shards in {self.out}"
+        return "\n".join([line, *skipped_note(self.broken)])
 
 
 def parse_bytes(text: str) -> int:
-    """Read "256MB" or "1GiB"."""
+    """Parse "256MB" or "1GiB"."""
     match = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,3})?)\s*([kmg]i?b)?\s*", text, re.IGNORECASE)
     size = int(float(match[1]) * UNITS[(match[2] or "").upper()]) if match else 0
-    if not LEAST <= size <= MOST:
-        raise UserError(f"the size {text!r} is no size of a shard; write 256MB, or anything from 10KB to 100GB")
+    if not MIN_SHARD <= size <= MAX_SHARD:
+        raise UserError(f"cannot read the shard size {text!r}; write 256MB, or anything from 10KB to 100GB")
     return size
 
 
@@ -69,17 +69,17 @@ def pack(
     source: str | Path, out: str | Path, *, shard_size: str = "256MB", labels: str = "auto",
     condition_columns: str | None = None, strict: bool = False, overwrite: bool = False, on_progress: OnProgress | None = None,
 ) -> Packed:  # fmt: skip
-    """Write images into shards, in the order in which they are trained on: `reverie.pack("photos/", "shards/")`.
+    """Write images into shards, in the order of training: `reverie.pack("photos/", "shards/")`.
 
-    source: a folder, .zip or .tar; shard_size: about how large each tar file is; condition_columns: columns of metadata.
-    The files go in as they are, with labels as .cls, captions as .txt, and names, labels and numbers as .json.  The folder
-    appears when all is written; the same images give the same bytes.
+    source: a folder, .zip or .tar; shard_size: approximate size of each tar file; condition_columns: metadata columns. Image
+    files are stored unchanged, with labels as .cls, captions as .txt, and names, labels and numbers as .json.  The folder
+    appears when it is complete; the same images give the same bytes.
     """
     path, place, size = expanded(source), expanded(out), parse_bytes(shard_size)
     if not path.is_dir() and (path.suffix.lower() not in ARCHIVES or not path.is_file()):
-        raise UserError(f"{path} is no folder, .zip or .tar of images, so it cannot be packed")
+        raise UserError(f"{path} is not a folder, .zip or .tar of images; give one of these")
     if path.is_dir() and path.resolve() in (place.resolve(), *place.resolve().parents):
-        raise UserError(f"{place} lies in {path}, whose images would be found twice; choose an --out outside of it")
+        raise UserError(f"{place} is inside {path}, whose images would be packed twice; choose an --out outside of it")
     numbers = parse_column_names(condition_columns)
     options = ReadingOptions(labels=labels, strict=strict, on_progress=on_progress, condition_numbers=numbers)
     with quiet_pillow(), atomic_folder(place, _ours, overwrite) as aside:
@@ -97,31 +97,31 @@ def _write(path: Path, place: Path, aside: Path, size: int, options: ReadingOpti
         raise nothing_found(path, listing.broken)
     found = find_labels([entry.name for entry in entries], listing.metadata, options.labels, str(path))
     columns = read_columns(entries, listing.metadata, options.condition_numbers, None, str(path))
-    made = IndexBuilder(options.strict)
+    builder = IndexBuilder(options.strict)
     for name, why in listing.broken:
-        made.skip(name, why)
-    kept = _told(entries, found, columns.numbers_of(entries), made)
-    writer = ShardWriter(aside, size, made, _numbers(found))
+        builder.skip(name, why)
+    kept = _annotated(entries, found, columns.numbers_of(entries), builder)
+    writer = ShardWriter(aside, size, builder, _numbers(found))
     with writer:
         for done, (entry, sample) in enumerate(kept, 1):
             if writer.queue(entry, sample) or done == len(kept):
                 writer.flush()
                 options.report_progress("packing", done, len(kept))
-    index = made.index(str(path))
+    index = builder.index(str(path))
     index.write(aside / INDEX)
-    return Packed(place, len(index), len(made.shards), sum(shard.size for shard in made.shards), len(index.facts.labels),
-                  tuple(made.broken), tuple(found.notes))  # fmt: skip
+    return Packed(place, len(index), len(builder.shards), sum(shard.size for shard in builder.shards), len(index.facts.labels),
+                  tuple(builder.broken), tuple(found.notes))  # fmt: skip
 
 
-def _told(
-    entries: Sequence[FileEntry], found: LabelSource, numbers: Mapping[str, Sequence[float]], made: IndexBuilder
+def _annotated(
+    entries: Sequence[FileEntry], found: LabelSource, numbers: Mapping[str, Sequence[float]], builder: IndexBuilder
 ) -> list[tuple[FileEntry, Sample]]:
-    """Return each image with what is told of it; one whose label is missing is left out, as it is for a training."""
+    """Return each image with its annotations; images without a label are skipped, as in training."""
     captioned, kept = found.kind == "captions", []
     for k, entry in enumerate(entries):
         value = found.values[k] if found.values is not None else None
         if found.values is not None and value is None and not captioned:
-            made.skip(entry.name, found.missing)
+            builder.skip(entry.name, found.missing)
             continue
         known = {name: values[k] for name, values in numbers.items() if values[k] == values[k]}
         label = None if captioned else value
@@ -130,7 +130,7 @@ def _told(
 
 
 def _numbers(found: LabelSource) -> dict[str, int]:
-    """Return the number of each class, as .cls files have it."""
+    """Return the index of each class, as stored in .cls files."""
     values = [value for value in found.values or () if value is not None]
     if not values or found.kind == "captions":
         return {}
@@ -139,10 +139,10 @@ def _numbers(found: LabelSource) -> dict[str, int]:
 
 
 class ShardWriter:
-    """Tar files that are written one after another, each ended where it has so many bytes."""
+    """Writes tar files one after another, starting a new one at the given size."""
 
-    def __init__(self, folder: Path, size: int, made: IndexBuilder, classes: Mapping[str, int]) -> None:
-        self.folder, self.size, self.made, self.classes = folder, size, made, classes
+    def __init__(self, folder: Path, size: int, builder: IndexBuilder, classes: Mapping[str, int]) -> None:
+        self.folder, self.size, self.made, self.classes = folder, size, builder, classes
         self.waiting: list[tuple[FileEntry, Sample]] = []
         self.number = 0
         self.shards = 0
@@ -155,36 +155,36 @@ class ShardWriter:
         self._end()
 
     def queue(self, entry: FileEntry, sample: Sample) -> bool:
-        """Add an image, which is written with the next `flush`; return whether it is time for that."""
+        """Queue an image for the next `flush`; return whether to flush now."""
         self.waiting.append((entry, sample))
-        return len(self.waiting) == TOGETHER or sum(entry.size for entry, _ in self.waiting) > BYTES_TOGETHER
+        return len(self.waiting) == CHUNK_IMAGES or sum(entry.size for entry, _ in self.waiting) > CHUNK_BYTES
 
     def flush(self) -> None:
-        """Write those that wait, in order, without the ones that cannot be decoded."""
-        for (_, sample), (data, seen) in zip(self.waiting, decoding_pool().map(_looked_at, self.waiting), strict=True):
-            if isinstance(seen, str):
-                self.made.skip(sample.name, seen)
+        """Write the queued images in order, without broken ones."""
+        for (_, sample), (data, inspection) in zip(self.waiting, decoding_pool().map(_inspect, self.waiting), strict=True):
+            if isinstance(inspection, str):
+                self.made.skip(sample.name, inspection)
             else:
                 sample.data = data
-                self._write(sample, seen)
+                self._write(sample, inspection)
         self.waiting = []
 
-    def _write(self, sample: Sample, seen: Inspection) -> None:
+    def _write(self, sample: Sample, inspection: Inspection) -> None:
         if self.archive is None:
             self.archive = tarfile.open(self._path(), "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115, closed by _end
             self.made.begin(ShardFacts(name=self._path().name, size=0))
         key, suffix = f"{self.number:09d}", PurePosixPath(sample.name).suffix.lower()
         sample.offset = self._add(key + suffix, sample.data)
-        for ending, text in self._beside(sample):
+        for ending, text in self._annotation_files(sample):
             self._add(key + ending, text.encode())
-        self.made.grow(sample, seen)
+        self.made.grow(sample, inspection)
         sample.data = b""
         self.number += 1
         if self.archive.offset >= self.size:
             self._end()
 
-    def _beside(self, sample: Sample) -> Iterator[tuple[str, str]]:
-        """Yield the files that tell something of an image."""
+    def _annotation_files(self, sample: Sample) -> Iterator[tuple[str, str]]:
+        """Yield the annotation files of an image."""
         facts: dict[str, object] = {"name": sample.name.encode("utf-8", "replace").decode(), **sample.numbers}
         if sample.label is not None:
             yield ".cls", str(self.classes[sample.label])
@@ -194,7 +194,7 @@ class ShardWriter:
         yield ".json", json.dumps(facts, sort_keys=True)
 
     def _add(self, name: str, data: bytes) -> int:
-        """Write one file, and return where its content begins."""
+        """Write one file, and return the offset of its content."""
         assert self.archive is not None
         member = tarfile.TarInfo(name)
         member.size, member.mode = len(data), 0o644
@@ -213,7 +213,7 @@ class ShardWriter:
             self.archive, self.shards = None, self.shards + 1
 
 
-def _looked_at(waiting: tuple[FileEntry, Sample]) -> tuple[bytes, Inspection | str]:
+def _inspect(waiting: tuple[FileEntry, Sample]) -> tuple[bytes, Inspection | str]:
     entry, _ = waiting
     try:
         with BYTES.of(entry.size):

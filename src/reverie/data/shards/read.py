@@ -1,4 +1,4 @@
-"""Shards as a data set: labels, captions and numbers from the index, images lazy or, where they are few, in memory."""
+"""Shards as a dataset: labels, captions and numbers from the index; images lazy, or in memory if they are few."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from reverie.data.shards.index import FLAGS, Index
 from reverie.data.shards.shard_images import Blocks, ShardImages
 from reverie.data.shards.store import LocalStore
 
-IN_MEMORY = 2**28  # bytes of fitted pixels, up to which images are read once and kept
-FEW_TOLD = 0.5  # share of images that must have a caption or label for these to be taken by themselves
-READ_TOGETHER = 4096
+MEMORY_LIMIT = 2**28  # bytes of fitted pixels up to which images are kept in memory
+MIN_ANNOTATED = 0.5  # share of images that must have a caption or label for these to be the default
+CHUNK_IMAGES = 4096
 BY_NAME = (*FOLDERS, "name")
 
 
 def read_shards(source: str, name: str, options: ReadingOptions) -> Dataset:
-    """Return the images of shards, in the order of their index."""
+    """Read the images of shards, in the order of the index."""
     if options.condition_image is not None:
-        raise UserError("images that are told of others are read from a folder, not from shards; leave --condition-image out")
+        raise UserError("condition images need a folder, not shards; leave --condition-image out")
     store, shards, beside, notes = find_shards(source)
     if isinstance(store, LocalStore) and shard_kind(shards[0].name) == "arrow":
         paths = [str(store.root / shard.name) for shard in shards]
@@ -43,7 +43,7 @@ def read_shards(source: str, name: str, options: ReadingOptions) -> Dataset:
         if not as_bytes:
             return _of_lists(paths, name, store, options)
     index, where = index_of(store, shards, beside, options)
-    kept, values, kind, told_notes = _labels(index, options, store.address)
+    kept, values, kind, label_notes = _labels(index, options, store.address)
     headers = index.headers()
     recipe, recipe_notes = choose_recipe(headers, options)
     looks_grey = bool((index.arrays["flags"] & FLAGS["looks_grey"]).all())
@@ -55,23 +55,23 @@ def read_shards(source: str, name: str, options: ReadingOptions) -> Dataset:
     captions = [index.caption(int(k)) for k in kept] if kind == "captions" else []
     if captions or options.condition_numbers:
         if label_names:
-            told_notes.append("labels are left out, because numbers are told of each instead")
+            label_notes.append("labels are ignored because captions or numbers are the condition")
             labels, label_names = None, ()
         conditions = make_conditions(captions, _numbers(index, options.condition_numbers, kept, store.address))
     images = ShardImages(Blocks(store, index), recipe, kept)
     options.report_shape(name, (len(kept), recipe.channels, recipe.height, recipe.width), labels, label_names)
-    lazy = math.prod(images.shape) > IN_MEMORY
+    lazy = math.prod(images.shape) > MEMORY_LIMIT
     x = images if lazy else _in_memory(images, options)
     checks = index.arrays["check"][kept]
     copies = len(checks) - len(np.unique(checks))
     low, high = int(index.arrays["low"].min()), int(index.arrays["high"].max())
     facts = index.facts
     many = _plural(len(shards), "shard")
-    said = [
-        *notes, *told_notes, *recipe_notes, *conversions(headers, recipe.channels, options.channels),
+    all_notes = [
+        *notes, *label_notes, *recipe_notes, *conversions(headers, recipe.channels, options.channels),
         *(["every image is grey though stored in colour: 1 channel is used"] if stored_in_colour else []),
         *duplicate_note(copies, "image"),
-        *([f"images are read from {many} as they are needed, and only their index is held"] if lazy else []),
+        *([f"images are read from {many} on demand, and only their index is in memory"] if lazy else []),
         f"index of {len(index):,} images in {many}: {where}",
         *skipped_note(facts.broken, facts.broken_count),
     ]  # fmt: skip
@@ -82,11 +82,11 @@ def read_shards(source: str, name: str, options: ReadingOptions) -> Dataset:
         "broken": [{"file": file, "reason": why} for file, why in facts.broken],
         "shards": len(shards), "bytes": sum(file.size for file in shards), "index": where,
     }  # fmt: skip
-    return Dataset(name, x, labels, label_names, tuple(said), report, conditions)
+    return Dataset(name, x, labels, label_names, tuple(all_notes), report, conditions)
 
 
 def _of_lists(paths: list[str], name: str, store: LocalStore, options: ReadingOptions) -> Dataset:
-    """Return images that are lists of numbers in arrow files."""
+    """Read images stored as nested lists in arrow files."""
     with readable_errors(store.address, "arrow"):
         x, labels = read_lists(paths, store.address, saved_features(store.root))
     made = from_array(x, None, name, store.address, replace(options, labels="auto"))
@@ -101,41 +101,43 @@ def _plural(count: int, what: str) -> str:
 
 
 def _in_memory(images: LazyImages, options: ReadingOptions) -> Tensor:
-    """Read all images, block after block."""
+    """Read all images, block by block."""
     out = torch.empty(images.shape, dtype=torch.uint8)
     order = torch.arange(len(images))
-    for begin in range(0, len(images), READ_TOGETHER):
+    for begin in range(0, len(images), CHUNK_IMAGES):
         images.prefetch(order, begin)
-        part = order[begin : begin + READ_TOGETHER]
+        part = order[begin : begin + CHUNK_IMAGES]
         out[part] = images.take(part)
         options.report_progress("reading images", begin + len(part), len(images))
     return out
 
 
 def _labels(index: Index, options: ReadingOptions, where: str) -> tuple[np.ndarray, list[str] | None, str, list[str]]:
-    """Return which images are meant, their labels where these come from names, what kind they are, and notes."""
+    """Return the indices of the used images, their labels if derived from names, the kind of labels, and notes."""
     every, label, how = np.arange(len(index)), index.arrays["label"], options.labels
     has_label = label >= 0
     has_caption = np.diff(index.arrays["caption_end"], prepend=0) > 0
     if how == "none":
         return every, None, "none", []
     if how in ("csv", "jsonl"):
-        raise UserError(f"labels by {how} are those of a folder with metadata; {where} holds shards: use auto, cls or none")
+        raise UserError(f"labels by {how} need a folder with metadata, and {where} has shards; use --labels auto, cls or none")
     if how == "captions" and not has_caption.any():
         raise UserError(f"no image of {where} has a caption, in a .txt or .json file or a column text; use --labels none")
     if how == "cls" and len(index.facts.labels) < 2:
         raise UserError(f"the images of {where} have no labels, in .cls or .json files or a column label; use --labels none")
-    if how == "cls" or (how == "auto" and len(index.facts.labels) >= 2 and has_label.mean() >= FEW_TOLD):
-        notes = [f"{len(index.facts.labels)} classes told by the shards"]
+    if how == "cls" or (how == "auto" and len(index.facts.labels) >= 2 and has_label.mean() >= MIN_ANNOTATED):
+        notes = [f"{len(index.facts.labels)} classes from the shards"]
         if without := int((~has_label).sum()):
             if options.strict:
                 raise UserError(f"{_plural(without, 'image')} of {where} have no label; leave out --strict to skip them")
-            notes.append(f"{_plural(without, 'image')} without a label left out")
+            notes.append(f"{_plural(without, 'image')} without a label skipped")
         return np.flatnonzero(has_label), None, "cls", notes
-    if how == "captions" or (how == "auto" and has_caption.mean() >= FEW_TOLD):
+    if how == "captions" or (how == "auto" and has_caption.mean() >= MIN_ANNOTATED):
         bare = int((~has_caption).sum())
-        without_note = [f"{_plural(bare, 'image')} without a caption will be learned without"] if bare else []
-        return every, None, "captions", ["captions told by the shards; --labels none leaves them out", *without_note]
+        without_note = (
+            [f"{_plural(bare, 'image')} without a caption will be trained on with the null condition"] if bare else []
+        )
+        return every, None, "captions", ["captions from the shards; --labels none ignores them", *without_note]
     if how == "auto" and index.facts.shards[0].kind != "tar":
         return every, None, "none", []
     found = find_labels([index.name(k) for k in range(len(index))], {}, how, where)
@@ -146,7 +148,7 @@ def _labels(index: Index, options: ReadingOptions, where: str) -> tuple[np.ndarr
 
 
 def _encoded(index: Index, values: list[str] | None, kind: str, kept: np.ndarray) -> tuple[Tensor | None, tuple[str, ...]]:
-    """Return labels as numbers, and their names."""
+    """Return labels as indices, and their names."""
     if kind in BY_NAME and values is not None:
         return encode_labels(values)
     if kind == "cls":
@@ -155,10 +157,12 @@ def _encoded(index: Index, values: list[str] | None, kind: str, kept: np.ndarray
 
 
 def _numbers(index: Index, wanted: tuple[str, ...], kept: np.ndarray, where: str) -> dict[str, list[float]]:
-    """Return the numbers that are told of each image, by column."""
+    """Return the requested numbers of each image, by column."""
     known = {name.lower(): k for k, name in enumerate(index.facts.numbers)}
     if missing := [name for name in wanted if name not in known]:
-        have = ", ".join(known) or "none"
-        raise UserError(f"the shards of {where} tell no number {missing[0]!r}, in .json files or columns; they tell: {have}")
+        existing = ", ".join(known) or "none"
+        raise UserError(
+            f"the shards of {where} have no number {missing[0]!r}, in .json files or columns; they have: {existing}"
+        )
     values = index.arrays["numbers"].view(np.float32)[kept]
     return {name: values[:, known[name]].tolist() for name in wanted}

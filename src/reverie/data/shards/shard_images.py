@@ -1,4 +1,4 @@
-"""Images of shards, read by number: from a file here, or from blocks that are fetched before they are needed."""
+"""Images of shards by index: read from a local file, or from prefetched blocks."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from reverie.data.shards.index import Index, image_hash
 from reverie.data.shards.store import Store, Stored
 from reverie.data.sources import BYTES
 
-GROUP = 64 * 2**20  # bytes of blocks from all over the shards, whose images are shuffled together
-CACHE = 3 * GROUP  # bytes of blocks that are held
-TOGETHER = 64  # images that are on their way to the threads that decode
+GROUP = 64 * 2**20  # bytes of blocks whose images are shuffled together
+CACHE = 3 * GROUP  # bytes of cached blocks
+CHUNK_IMAGES = 64  # images in decoding at a time
 
-Block = Callable[[int], bytes]  # an image of it by number
+Block = Callable[[int], bytes]  # returns an image of the block by index
 
 
 class Blocks:
-    """The shards of an index, and those of their blocks that were fetched last; one for all parts of a data set."""
+    """The shards of an index with an LRU cache of their blocks; shared by all parts of a dataset."""
 
     def __init__(self, store: Store, index: Index) -> None:
         self.store, self.index = store, index
@@ -41,22 +41,22 @@ class Blocks:
 
     @property
     def whole(self) -> bool:
-        """Whether it pays to fetch whole blocks: where requests are dear, and of tables."""
+        """Whether to fetch whole blocks: from remote stores and tables."""
         return self.store.remote or bool(self.tables.any())
 
     def prefetch(self, block: int) -> None:
-        """Fetch a block, and let go of those that were used longest ago."""
+        """Fetch a block, and evict the least recently used ones."""
         self._future(block)
 
     def _future(self, block: int) -> Future[Block]:
         size = self.index.arrays["block_size"]
         with self._lock:
-            there = self._held.get(block)
-            if there is None or (there.done() and there.exception() is not None):  # what failed once is asked for again
+            cached = self._held.get(block)
+            if cached is None or (cached.done() and cached.exception() is not None):  # failed requests are repeated
                 self._held[block] = fetch_pool().submit(self._fetch, block)
-                held = sum(int(size[k]) for k in self._held)
-                while held > CACHE and len(self._held) > 1:
-                    held -= int(size[self._held.popitem(last=False)[0]])
+                cached_bytes = sum(int(size[k]) for k in self._held)
+                while cached_bytes > CACHE and len(self._held) > 1:
+                    cached_bytes -= int(size[self._held.popitem(last=False)[0]])
             self._held.move_to_end(block)
             return self._held[block]
 
@@ -76,13 +76,13 @@ class Blocks:
         return lambda k: data[a["offset"][k] - start : a["offset"][k] - start + a["size"][k]]
 
     def source(self, k: int) -> Callable[[], bytes]:
-        """Return what gives the bytes of image k; what must be fetched for it is on its way."""
+        """Return a function that returns the bytes of image k; fetching starts at once."""
         a = self.index.arrays
         block = int(a["block"][k])
         shard = self.index.shard_of(k)
         with self._lock:
-            there = block in self._held
-        if there or shard.kind == "parquet":
+            cached = block in self._held
+        if cached or shard.kind == "parquet":
             future = self._future(block)
             return lambda: future.result()(k)
         place = shard.name, int(a["offset"][k]), int(a["size"][k])
@@ -93,10 +93,10 @@ class Blocks:
 
 @dataclass(frozen=True)
 class ShardImages(LazyImages):
-    """Images of an index by number, of which `members` (N,) are meant.
+    """Images of an index; `members` (N,) are their indices.
 
-    An order of chance goes through groups of blocks: the blocks of all shards are shuffled, and then the images of each GROUP
-    bytes of them, so that a block is fetched once in a pass.  Where all images are one group, it is that of any data set.
+    A random order goes through groups of blocks: the blocks of all shards are shuffled, then the images of each GROUP bytes of
+    them, so that each block is fetched once per epoch.  If all images fit into one group, the order is fully random.
     """
 
     blocks: Blocks = field(repr=False, compare=False)
@@ -108,7 +108,7 @@ class ShardImages(LazyImages):
 
     @cached_property
     def _block(self) -> np.ndarray:
-        """The block of each member, (N,)."""
+        """The block of each image, (N,)."""
         found: np.ndarray = self.blocks.index.arrays["block"][self.members]
         return found
 
@@ -119,14 +119,14 @@ class ShardImages(LazyImages):
         for window in self._windows(chosen):
             members = [int(k) for k in self.members[chosen[window]]]
             sources = [self.blocks.source(k) for k in members]
-            if self.blocks.whole:  # waited for here, as threads that decode would keep a program from ending
+            if self.blocks.whole:  # fetched here, because waiting decoder threads would delay the end of the program
                 sources = [partial(bytes, source()) for source in sources]
             for place, image in zip(window, decoding_pool().map(self._decode, members, sources), strict=True):
                 out[place] = image
         return torch.from_numpy(out)
 
     def _windows(self, chosen: np.ndarray) -> Iterator[np.ndarray]:
-        """Yield the places of images that are read together: all that are here, or a few blocks of those that are not."""
+        """Yield the positions of images that are read together: all local ones, or those of a few remote blocks."""
         if not self.blocks.whole:
             yield np.arange(len(chosen))
             return
@@ -134,7 +134,7 @@ class ShardImages(LazyImages):
         ranked = np.argsort(block, kind="stable")
         new = np.diff(block[ranked], prepend=-1) != 0
         size = np.where(new, self.blocks.index.arrays["block_size"][block[ranked]], 0).cumsum() // GROUP
-        parts = size * (len(chosen) + 1) + np.arange(len(chosen)) // TOGETHER
+        parts = size * (len(chosen) + 1) + np.arange(len(chosen)) // CHUNK_IMAGES
         yield from np.split(ranked, np.flatnonzero(np.diff(parts)) + 1) if len(ranked) else ()
 
     def _decode(self, k: int, source: Callable[[], bytes]) -> np.ndarray:
@@ -145,24 +145,24 @@ class ShardImages(LazyImages):
                 data = source()
                 if image_hash(data) != index.arrays["check"][k]:
                     raise UserError(
-                        f"image {k:,} ({index.name(k)}) of {shard} is not the one that was indexed; put the shard back as it"
-                        " was, or remove its index and train anew"
+                        f"image {k:,} ({index.name(k)}) of {shard} has changed since it was indexed; restore the shard,"
+                        " or remove its index and train again"
                     )
                 return decode(data, self.recipe)
         except BrokenImage as error:
-            raise UserError(f"image {k:,} ({index.name(k)}) of {shard} cannot be used: {error}") from None
+            raise UserError(f"image {k:,} ({index.name(k)}) of {shard} cannot be used: {error}; restore the shard") from None
 
     def subset(self, index: Tensor) -> ShardImages:
         """Return the chosen images; see `LazyImages`."""
         return replace(self, members=self.members[positions(index, len(self))])
 
     def content(self) -> bytes:
-        """Return hashes of the images, the blocks that tell their order, and the form they are given."""
+        """Return image hashes, the blocks, which determine the order, and the recipe."""
         a = self.blocks.index.arrays
         return b"".join([repr(self.recipe).encode(), a["check"][self.members].tobytes(), self._block.tobytes()])
 
     def order(self, random: torch.Generator) -> Tensor:
-        """Return an order of chance, group by group: (N,) int64."""
+        """Return a random order, group by group: (N,) int64."""
         order = torch.randperm(len(self), generator=random)
         size = torch.from_numpy(self.blocks.index.arrays["block_size"])
         if int(size.sum()) <= GROUP:
@@ -173,12 +173,12 @@ class ShardImages(LazyImages):
         return order[group[torch.from_numpy(self._block).long()[order]].argsort(stable=True)]
 
     def prefetch(self, order: Tensor, start: int) -> None:
-        """Fetch the blocks of the images that come next, as far as there is room for them beside the current ones."""
+        """Prefetch the blocks of the next images, as far as the cache has space beside the current ones."""
         if not self.blocks.whole:
             return
         index = self.blocks.index
         mean = int(index.arrays["block_size"].sum()) / len(index)
         reach = int(GROUP / 2 / max(1.0, mean))
-        coming = self._block[order[start : start + max(1, reach)].numpy()]
-        for block in dict.fromkeys(coming.tolist()):
+        upcoming = self._block[order[start : start + max(1, reach)].numpy()]
+        for block in dict.fromkeys(upcoming.tolist()):
             self.blocks.prefetch(block)

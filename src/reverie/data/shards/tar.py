@@ -1,6 +1,6 @@
-"""Tar files as WebDataset has them: files of one name but for their endings, one after another, are one sample.
+"""Tar files in WebDataset format: consecutive files with the same name but for the suffix are one sample.
 
-Nothing is ever unpacked to the disk; links, devices, sparse files and names that lead out are passed over.
+Nothing is unpacked to disk; links, devices, sparse files and names outside the archive are skipped.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ LABELS, CAPTIONS, ANNOTATIONS = ("label", "class", "cls"), ("caption", "text"), 
 MAX_NUMBERS = 64
 HEADERS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
 
-Skip = Callable[[str, str], None]  # a file and why it is not used
+Skip = Callable[[str, str], None]  # (file, reason)
 
 
 @dataclass
 class Sample:
-    """One image as it lies in a shard, and what is told of it.  block: of a table, which row group has it."""
+    """One image of a shard with its annotations.  block: the row group of a table."""
 
     name: str
     offset: int
@@ -39,18 +39,18 @@ class Sample:
 
 
 class _Member(tarfile.TarInfo):
-    """A member whose headers cannot ask for more memory than names need, nor lead back."""
+    """A member whose headers cannot request excessive memory or point backwards."""
 
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size < 0 or (self.type in HEADERS and self.size > HEADER_LIMIT):
-            raise tarfile.ReadError("a header of an impossible size")
+            raise tarfile.ReadError("a header of an invalid size")
         made: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]  # meant to be overridden, and not in the stubs
         return made
 
 
 def tar_samples(file: IO[bytes], size: int, where: str, skip: Skip) -> Iterator[Sample]:
-    """Yield the samples of a tar file in order.  size: its bytes; where: its name, for messages."""
-    key, image, told = "", None, dict[str, bytes]()
+    """Yield the samples of a tar file in order.  size: its bytes; where: its name in messages."""
+    key, image, annotations = "", None, dict[str, bytes]()
     for member, content in _members(file, size, where, skip):
         name = member.name.removeprefix("./")
         folder, _, last = name.rpartition("/")
@@ -58,35 +58,35 @@ def tar_samples(file: IO[bytes], size: int, where: str, skip: Skip) -> Iterator[
         this, ending = f"{folder}/{stem}", (dot + last.partition(".")[2]).lower()
         if this != key:
             if image is not None:
-                yield _sample(image, told, skip)
-            key, image, told = this, None, {}
+                yield _sample(image, annotations, skip)
+            key, image, annotations = this, None, {}
         if ending in ANNOTATIONS:
-            told[ending] = content
-        elif image is None or (ending in IMAGE_SUFFIXES and not _plain(image.name)):
+            annotations[ending] = content
+        elif image is None or (ending in IMAGE_SUFFIXES and not _has_one_suffix(image.name)):
             image = Sample(name, member.offset_data, content)
     if image is not None:
-        yield _sample(image, told, skip)
+        yield _sample(image, annotations, skip)
 
 
-def _plain(name: str) -> bool:
-    """Tell an image of one ending from a further one, such as 0001.seg.png."""
+def _has_one_suffix(name: str) -> bool:
+    """Return whether an image name has one suffix only, unlike 0001.seg.png."""
     return name.rpartition("/")[2].count(".") == 1
 
 
 def _members(file: IO[bytes], size: int, where: str, skip: Skip) -> Iterator[tuple[tarfile.TarInfo, bytes]]:
-    """Yield the members that matter, with their content; a file that does not end as a tar does was cut off."""
+    """Yield the relevant members with their content; a file without an end mark was truncated."""
     try:
         with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member) as archive:
             before = -1
             while (member := archive.next()) is not None:
-                vars(archive)["members"].clear()  # which it keeps, all of them
+                vars(archive)["members"].clear()  # which would keep all members
                 if archive.offset <= before:
-                    raise tarfile.ReadError("it leads back to where it was")
+                    raise tarfile.ReadError("a header points backwards")
                 before = archive.offset
                 name = member.name.removeprefix("./")
                 if not (is_image(name) or name.lower().endswith(ANNOTATIONS)) or _hidden(name):
                     continue
-                if (why := _trick(member)) is not None:
+                if (why := _unsafe_reason(member)) is not None:
                     if is_image(name):
                         skip(name, why)
                     continue
@@ -97,46 +97,46 @@ def _members(file: IO[bytes], size: int, where: str, skip: Skip) -> Iterator[tup
             end = archive.offset
         file.seek(end)
         if file.read(tarfile.BLOCKSIZE) != tarfile.NUL * tarfile.BLOCKSIZE:
-            raise tarfile.ReadError("it has no end")
+            raise tarfile.ReadError("no end mark")
     except UserError:
         raise
     except (tarfile.TarError, ValueError, OverflowError, OSError, MemoryError) as error:
-        said = " ".join(str(error).split())[:100]
-        raise UserError(f"{where} is no whole tar file ({said}); copy or pack it again") from None
+        message = " ".join(str(error).split())[:100]
+        raise UserError(f"{where} is not a complete tar file ({message}); copy or pack it again") from None
 
 
 def _hidden(name: str) -> bool:
     return any((part.startswith(".") and part != "..") or part == "__MACOSX" for part in name.split("/"))
 
 
-def _trick(member: tarfile.TarInfo) -> str | None:
+def _unsafe_reason(member: tarfile.TarInfo) -> str | None:
     """Return why a member is not used, or None."""
     if member.issym() or member.islnk():
         return "a link, which is not followed inside a tar file"
     if member.issparse():
-        return "a file with holes, which is not read from a tar file"
+        return "a sparse file, which is not supported in a tar file"
     if not member.isreg():
         return "not a regular file"
     if ".." in member.name.split("/") or member.name.startswith("/"):
-        return "unsafe name: it points out of the tar file"
+        return "unsafe name: it points outside the tar file"
     if not member.size:
         return "empty (0 bytes)"
     most = FILE_LIMIT if is_image(member.name) else ANNOTATION_LIMIT
     return f"too large ({member.size / 2**20:.0f} MiB; the limit is {most >> 20} MiB)" if member.size > most else None
 
 
-def _sample(image: Sample, told: Mapping[str, bytes], skip: Skip) -> Sample:
-    """Return an image with what the files beside it tell."""
-    words = {ending: content.decode("utf-8-sig", "replace").strip() for ending, content in told.items()}
-    if ".cls" in words:
-        image.label = words[".cls"][:200] or None
-    if ".txt" in words:
-        image.caption = clean_caption(words[".txt"])
-    if ".json" in words:
+def _sample(image: Sample, annotations: Mapping[str, bytes], skip: Skip) -> Sample:
+    """Return an image with the annotations of the files beside it."""
+    texts = {ending: content.decode("utf-8-sig", "replace").strip() for ending, content in annotations.items()}
+    if ".cls" in texts:
+        image.label = texts[".cls"][:200] or None
+    if ".txt" in texts:
+        image.caption = clean_caption(texts[".txt"])
+    if ".json" in texts:
         try:
-            facts = read_json(words[".json"])
+            facts = read_json(texts[".json"])
             if not isinstance(facts, dict):
-                raise ValueError("it is no object")
+                raise ValueError("it is not an object")
         except ValueError as error:
             skip(f"{image.name} (.json)", f"not used: {str(error)[:80]}")
             return image
@@ -145,7 +145,7 @@ def _sample(image: Sample, told: Mapping[str, bytes], skip: Skip) -> Sample:
 
 
 def add_annotations(image: Sample, facts: Mapping[str, Any]) -> None:
-    """Take a name, a label, a caption and numbers from fields of these names."""
+    """Set name, label, caption and numbers from fields of a .json file."""
     if isinstance(facts.get("name"), str) and facts["name"]:
         image.name = facts["name"][:1000]
     label = next((facts[key] for key in LABELS if facts.get(key) is not None), None)
@@ -162,5 +162,5 @@ def add_annotations(image: Sample, facts: Mapping[str, Any]) -> None:
 
 
 def clean_caption(text: str) -> str:
-    """Return a caption as it is kept."""
+    """Return a caption as one printable line of limited length."""
     return visible(" ".join(text.split()))[:10_000]
