@@ -1,6 +1,6 @@
-"""What of a chapter is run: its Python, and its lines that begin with `$ reverie`, in the order in which they stand.
+"""Run the Python blocks of a chapter and its lines that begin with `$ reverie`, in order.
 
-A comment above a block says how it is run: `<!-- slow -->` only by `make test-all`, `<!-- short: A => B -->` with B for A.
+A comment above a block changes this: `<!-- slow -->` runs it only in `make test-all`, `<!-- short: A => B -->` replaces A by B.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from reverie.cli.main import main
 
 BOOK = Path(__file__).parent.parent.parent / "docs" / "book"
 CHAPTERS = sorted(path for path in BOOK.glob("*.md") if path.name != "reference.md")
-CONSOLE = re.compile(r"^(?P<how>(?:<!--.*?-->\n)*)```console\n(?P<lines>.*?)^```$", re.DOTALL | re.MULTILINE)
-COMMAND = re.compile(r"^\$ reverie (?P<words>(?:.*\\\n)*.*)$", re.MULTILINE)
+CONSOLE = re.compile(r"^(?P<options>(?:<!--.*?-->\n)*)```console\n(?P<lines>.*?)^```$", re.DOTALL | re.MULTILINE)
+COMMAND = re.compile(r"^\$ reverie (?P<arguments>(?:.*\\\n)*.*)$", re.MULTILINE)
 SHORT = re.compile(r"<!-- short: (.*?) => (.*?) -->")
 
 
@@ -28,18 +28,18 @@ def commands(document: Document) -> Iterator[Region]:
     """Return a region for each command of a chapter."""
     for block in CONSOLE.finditer(document.text):
         for found in COMMAND.finditer(block["lines"]):
-            words = found["words"].replace("\\\n", " ").split("   #")[0]
-            for old, new in SHORT.findall(block["how"]):
+            words = found["arguments"].replace("\\\n", " ").split("   #")[0]
+            for old, new in SHORT.findall(block["options"]):
                 words = words.replace(old, new)
             start = block.start("lines") + found.start()
             end = block.start("lines") + found.end()
-            yield Region(start, end, (words, "<!-- slow -->" in block["how"]), run_command)
+            yield Region(start, end, (words, "<!-- slow -->" in block["options"]), run_command)
 
 
 def run_command(example: Example) -> str | None:
-    """Run a command in this process; return what went wrong, if anything did."""
+    """Run a command in this process; return an error message, or None."""
     words, slow = example.parsed
-    if slow and not example.namespace["slowly"]:
+    if slow and not example.namespace["slow_too"]:
         return None
     old, sys.argv = sys.argv, ["reverie", *shlex.split(words)]
     try:
@@ -50,10 +50,10 @@ def run_command(example: Example) -> str | None:
     return None if end.value.code in (0, None) else f"`reverie {words}` ended with code {end.value.code}"
 
 
-def run_chapter(chapter: Path, slowly: bool) -> int:
-    """Run all of a chapter in the present folder; return how many blocks and commands there were."""
+def run_chapter(chapter: Path, slow_too: bool) -> int:
+    """Run a chapter in the current folder; return the count of blocks and commands."""
     document = Sybil([PythonCodeBlockParser(), commands]).parse(chapter)
-    document.namespace["slowly"] = slowly
+    document.namespace["slow_too"] = slow_too
     examples = list(document.examples())
     for example in examples:
         example.evaluate()

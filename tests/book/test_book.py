@@ -1,4 +1,4 @@
-"""The book does what it says: its blocks run, its figures come from recorded commands, its links lead somewhere."""
+"""The book is correct: its blocks run, its figures come from recorded commands, its links exist."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.book.blocks import BOOK, CHAPTERS, CONSOLE, run_chapter
 ROOT = BOOK.parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
-SPOKEN = re.compile(r"^\$? ?(?:OMP_NUM_THREADS=1 )?reverie ((?:.*\\\n)*.*)$", re.MULTILINE)
+MENTIONED = re.compile(r"^\$? ?(?:OMP_NUM_THREADS=1 )?reverie ((?:.*\\\n)*.*)$", re.MULTILINE)
 FENCED = re.compile(r"^```(?!python)\w*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 TYPED = re.compile(r"^(?:\$ )?(?:\w+=\S+ )*(?:torchrun .*-m )?reverie ((?:.*\\\n)*.*)$", re.MULTILINE)
 NAMED = {"sampler": "samplers", "grid": "grids", "schedule": "schedules", "family": "families", "network": "networks"}
-TABLES = {"problems.md", "figures.md", "errata.md"}  # pages that are no chapters
+TABLES = {"problems.md", "figures.md", "errata.md"}  # pages that are not chapters
 OTHERS = [page for page in PAGES if page.parent != BOOK and "```python\n" in page.read_text()]
 
 
 @pytest.fixture
 def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spiral_run: Run, digits_run: Run) -> Path:
-    """A folder with what the chapters speak of: runs, an image, and a folder of photos in two classes."""
+    """A folder with the files that chapters use: runs, an image, and photos in two classes."""
     for name, run in (("spiral", spiral_run), ("digits", digits_run)):
         shutil.copytree(run.path, tmp_path / "runs" / name)
     random = np.random.default_rng(0)
@@ -53,39 +53,39 @@ def workshop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spiral_run: Run, d
 
 @pytest.mark.parametrize("chapter", CHAPTERS, ids=lambda path: path.stem)
 def test_chapter_runs(chapter: Path, workshop: Path) -> None:
-    run_chapter(chapter, slowly=False)
+    run_chapter(chapter, slow_too=False)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chapter", [c for c in CHAPTERS if "<!-- slow -->" in c.read_text()], ids=lambda path: path.stem)
-def test_slow_commands_of_a_chapter_run(chapter: Path, workshop: Path) -> None:
-    assert run_chapter(chapter, slowly=True)
+def test_slow_commands_run(chapter: Path, workshop: Path) -> None:
+    assert run_chapter(chapter, slow_too=True)
 
 
-def test_a_command_that_fails_is_seen(workshop: Path) -> None:
+def test_a_failing_command_is_reported(workshop: Path) -> None:
     page = workshop / "page.md"
     page.write_text("```console\n$ reverie sample runs/nothing\n```\n")
     with pytest.raises(Exception, match="ended with code 2"):
-        run_chapter(page, slowly=False)
+        run_chapter(page, slow_too=False)
 
 
-def test_a_python_block_that_fails_is_seen(workshop: Path) -> None:
+def test_a_failing_python_block_is_reported(workshop: Path) -> None:
     page = workshop / "page.md"
     page.write_text("```python\nassert 1 == 2\n```\n")
     with pytest.raises(AssertionError):
-        run_chapter(page, slowly=False)
+        run_chapter(page, slow_too=False)
 
 
 @pytest.mark.parametrize("page", [p for p in OTHERS if p.name != "README.md"], ids=lambda path: path.stem)
 def test_python_of_other_pages_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run_chapter(page, slowly=False)
+    assert run_chapter(page, slow_too=False)
 
 
 @pytest.mark.slow
 def test_python_of_the_readme_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run_chapter(ROOT / "README.md", slowly=False)
+    assert run_chapter(ROOT / "README.md", slow_too=False)
     assert (tmp_path / "spiral.png").exists()
 
 
@@ -106,7 +106,7 @@ def _program() -> Any:
 
 
 def _command(words: list[str]) -> tuple[str, Any]:
-    """Return the name of the command that words call, and the command; words: are left its own."""
+    """Return the command that words call, with its name, and leave its arguments in words."""
     command = _program()
     name = ["reverie"]
     while words and hasattr(command, "commands") and words[0] in command.commands:
@@ -122,27 +122,27 @@ def _options(words: list[str]) -> tuple[str, set[str]]:
 
 
 @pytest.mark.parametrize("page", [p for p in PAGES if p.name != "reference.md"], ids=lambda path: path.stem)
-def test_commands_that_pages_show_are_read_by_the_program(page: Path) -> None:
-    """Every `reverie ...` line of a block: its arguments, options and their types, and names of what can be chosen."""
+def test_commands_on_pages_are_valid(page: Path) -> None:
+    """Check every `reverie ...` line of a block: arguments, options with their types, and names."""
     for block in FENCED.finditer(page.read_text()):
         for found in TYPED.finditer(block[1]):
             words = shlex.split(re.split(r"\s+#", found[1].replace("\\\n", " "))[0])
             name, command = _command(words)
             if "--help" in words or "..." in words:
                 continue
-            asked = command.make_context(name, words).params  # raises what the program would say
+            params = command.make_context(name, words).params  # raises the error of the program
             for option, kind in NAMED.items():
-                if asked.get(option):
-                    assert str(asked[option]).split(":")[0] in api.names_of(kind), f"{page.name}: no {option} {asked[option]}"
+                if params.get(option):
+                    assert str(params[option]).split(":")[0] in api.names_of(kind), f"{page.name}: no {option} {params[option]}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
-def test_options_that_pages_speak_of_exist(page: Path) -> None:
-    """Of pages whose commands are not run, at least the names are held to the program."""
-    for found in SPOKEN.finditer(re.sub(r"[|\[\]`]", " ", page.read_text())):
-        said = found[1].replace("\\\n", " ").split("  ")[0].split(" #")[0]
+def test_options_on_pages_exist(page: Path) -> None:
+    """Check the names of options on pages whose commands are not run."""
+    for found in MENTIONED.finditer(re.sub(r"[|\[\]`]", " ", page.read_text())):
+        line = found[1].replace("\\\n", " ").split("  ")[0].split(" #")[0]
         try:
-            words = shlex.split(said)
+            words = shlex.split(line)
         except ValueError:
             continue
         name, known = _options(words)
@@ -152,7 +152,7 @@ def test_options_that_pages_speak_of_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.stem)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_exist(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
     for link in LINK.findall(text):
         target, _, anchor = link.partition("#")
@@ -170,27 +170,27 @@ def test_figures_are_small_and_recorded() -> None:
     recorded = figures.recorded()
     used = {Path(link).name for page in CHAPTERS for link in LINK.findall(page.read_text()) if "figures/" in link}
     files = {figures.file_of(name, figure) for name, figure in recorded.items()}
-    assert used == {file.name for file in files}, "figures.toml and the pictures in the chapters do not agree"
+    assert used == {file.name for file in files}, "figures.toml and the pictures in the chapters differ"
     for file in files:
         most = figures.LARGEST_FILM if file.suffix == ".gif" else figures.LARGEST
         assert file.stat().st_size < most, f"{file.name} is larger than {most:,} bytes"
 
 
-def test_captions_tell_the_command() -> None:
+def test_captions_state_the_command() -> None:
     text = "\n".join(page.read_text() for page in CHAPTERS)
     for name, figure in figures.recorded().items():
         file = re.escape(figures.file_of(name, figure).name)
         shown = re.search(rf"^!\[[^\]]+\]\(figures/{file}\)\n\n(.*?)\n\n", text, re.MULTILINE | re.DOTALL)
-        assert shown, f"{name} is shown nowhere, or without a caption below it"
+        assert shown, f"{name} is not shown, or has no caption below it"
         assert f"`{figure['command']}`" in shown[1].replace("\n", " "), f"the caption of {name} lacks its command"
 
 
 @pytest.mark.parametrize("chapter", [c for c in CHAPTERS if c.name not in TABLES], ids=lambda path: path.stem)
-def test_chapters_are_whole(chapter: Path) -> None:
+def test_chapters_are_complete(chapter: Path) -> None:
     text = chapter.read_text()
-    assert "```python\n" in text or CONSOLE.search(text), "nothing in it runs"
+    assert "```python\n" in text or CONSOLE.search(text), "no block of it runs"
     assert "?" in text.split("\n")[2], "it does not begin with its question"
     assert "<details" in text, "it has no exercise with an answer"
     for heading in ("Exercise", "Sources"):
-        assert f"\n## {heading}\n" in text, f"it has no part {heading!r}"
+        assert f"\n## {heading}\n" in text, f"it has no section {heading!r}"
     assert not re.search(r"to come|TODO|coming soon", text, re.IGNORECASE)

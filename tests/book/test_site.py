@@ -1,4 +1,4 @@
-"""The book as a site: it is built without a warning, and opens from disk without asking anybody else."""
+"""The book as a site: it builds without a warning, and opens from disk without network access."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "site"
 
 
-def test_formulas_are_drawn_by_the_browser_alone(site: Path) -> None:
+def test_formulas_are_mathml(site: Path) -> None:
     for page in (site / "book").glob("*.html"):
         plain = re.sub(r"<(pre|code|script|style)\b.*?</\1>", "", page.read_text(), flags=re.DOTALL)
-        assert "$" not in plain, f"{page.name} holds LaTeX that was not turned into MathML"
+        assert "$" not in plain, f"{page.name} has LaTeX that was not converted to MathML"
     assert "<math" in (site / "book" / "forward.html").read_text()
 
 
-def test_bars_in_cells_are_shown_plainly(site: Path) -> None:
+def test_bars_in_cells_are_unescaped(site: Path) -> None:
     page = (site / "architecture.html").read_text()
     assert "Finding | None" in page and "\\|" not in page
 
 
-def test_nothing_is_fetched_from_elsewhere(site: Path) -> None:
+def test_nothing_is_fetched_from_other_hosts(site: Path) -> None:
     for page in site.rglob("*.html"):
         assert not re.findall(r'<(?:script|link|img|iframe)[^>]+(?:src|href)="(?:https?:)?//[^"]*"', page.read_text()), (
             page.name
@@ -53,17 +53,17 @@ def test_every_page_opens_from_disk(site: Path, scheme: str) -> None:
     from playwright.sync_api import sync_playwright
 
     wrong: list[str] = []
-    asked: list[str] = []
+    requests: list[str] = []
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
         page = browser.new_page(color_scheme=scheme)  # type: ignore[arg-type]  # a string of two
         page.set_default_timeout(60_000)
         page.on("console", lambda m: wrong.append(m.text) if m.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: wrong.append(str(error)))
-        page.on("request", lambda request: asked.append(request.url))
+        page.on("request", lambda request: requests.append(request.url))
         paper = set()
         for path in sorted(site.rglob("*.html")):
-            if path.name != "404.html":  # it is for servers, and has addresses of a server
+            if path.name != "404.html":  # for servers, with addresses of a server
                 page.goto(path.as_uri())
                 page.wait_for_selector("article h1")
                 paper.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
@@ -73,7 +73,7 @@ def test_every_page_opens_from_disk(site: Path, scheme: str) -> None:
         page.wait_for_selector(r"text=/^\d+ results?$/")
         browser.close()
     assert not wrong
-    assert all(url.startswith(("file:", "data:", "blob:")) for url in asked)
+    assert all(url.startswith(("file:", "data:", "blob:")) for url in requests)
     assert len(paper) == 1
     assert (sum(map(int, re.findall(r"\d+", paper.pop())[:3])) > 384) == (scheme == "light")
 
