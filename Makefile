@@ -33,6 +33,7 @@ demo: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/codespell src tests docs examples benchmarks tools *.md Makefile pyproject.toml
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.map --check
 	$(BIN)/python -m tools.reference --check
