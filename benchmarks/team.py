@@ -24,7 +24,7 @@ import torch
 from reverie.base.allocator import keep_freed_memory
 from reverie.base.team import Instruction, StepInstruction, Team
 from reverie.training.gradient import Gradients, distribute_muon, make_step
-from reverie.training.optimizer import Matrices, Muon, made_orthogonal, shared_out
+from reverie.training.optimizer import Matrices, Muon, distributed_updates, orthogonal_updates
 from reverie.training.prepare import prepare
 from reverie.training.trainer import Training
 
@@ -83,7 +83,9 @@ def child(what: str, network: str, rounds: int, threads: int) -> None:
         for p in optimizer.param_groups[0]["params"]:
             ahead.setdefault(optimizer.form(p), []).append(torch.randn_like(p))
         repeated, shared = medians(
-            rounds, lambda: [made_orthogonal(found, form) for form, found in ahead.items()], lambda: shared_out(ahead, team)
+            rounds,
+            lambda: [orthogonal_updates(found, form) for form, found in ahead.items()],
+            lambda: distributed_updates(ahead, team),
         )
         step = medians(2, stepper(training, team))[0]
         found = {"repeated": repeated, "shared": shared, "step": step}

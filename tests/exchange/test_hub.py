@@ -84,7 +84,7 @@ def test_a_folder_of_others_is_never_replaced(made: Callable[..., Run], tmp_path
         reverie.export(run, folder, steps=2)
     reverie.export(run, folder, steps=2, overwrite=True)
     (folder / "thesis.tex").write_text("mine")
-    with pytest.raises(UserError, match="holds other files"):
+    with pytest.raises(UserError, match="other files"):
         reverie.export(run, folder, steps=2, overwrite=True)
     assert (folder / "thesis.tex").read_text() == "mine"
 

@@ -212,7 +212,7 @@ def test_a_codec_is_used_again(run: Run, data: Any, tmp_path: Path) -> None:
         assert training.first is None and training.run.config.training.steps == 6
         assert torch.equal(codec_of(training.run).mean, codec_of(run).mean)
     small = (np.ascontiguousarray(data[0][:, :8, :8]), data[1])
-    with pytest.raises(UserError, match=r"is for images of 16x16x3, and .* holds images of 8x8x3; .* --size 16"):
+    with pytest.raises(UserError, match=r"images of 16x16x3.* images of 8x8x3.* --size 16"):
         prepare(small, tmp_path / "small", codec=run.path, size="8", **TINY)
     plain = reverie.train("patterns", tmp_path / "gaussian", family="gaussian", points=100)
     with pytest.raises(UserError, match="no autoencoder"):
@@ -233,7 +233,7 @@ def test_a_codec_tells_how_a_folder_is_read(run: Run, data: Any, tmp_path: Path,
         Image.fromarray(image).resize((40, 40)).save(tmp_path / "photos" / f"{k}.png")
     again = reverie.train(tmp_path / "photos", tmp_path / "run", codec=run.path, **size, **{**TINY, "steps": 1})
     assert again.config.data.shape == (3, 16, 16) and again.sample(1).x.shape == (1, 16, 16, 3)
-    with pytest.raises(UserError, match="photos holds images of 24x24x3; read them alike with --size 16"):
+    with pytest.raises(UserError, match=r"photos .*24x24x3.* --size 16"):
         reverie.train(tmp_path / "photos", tmp_path / "other", codec=run.path, size="24", steps=1)
 
 
@@ -250,7 +250,7 @@ def test_what_cannot_be_is_said(data: Any, tmp_path: Path) -> None:
         reverie.train("patterns", out, latent_space=True, points=100, steps=5)
     with pytest.raises(UserError, match="no likelihood of pixels"):
         reverie.train(data, out, latent_space=True, purpose="likelihood", steps=5)
-    with pytest.raises(UserError, match="takes no --latent"):
+    with pytest.raises(UserError, match="--latent"):
         reverie.train(data, out, latent_space=True, family="vae", steps=5)
     odd = (np.ascontiguousarray(data[0][:, :15, :15]), data[1])
     with pytest.raises(UserError, match="multiples of 16"):

@@ -217,7 +217,7 @@ def test_an_invalid_checkpoint_falls_back_to_the_one_before(begun_run: Path, tmp
         forged(newest, lambda tensors, facts: _all(tensors, spoil))
     told = list(api.begin(resume=run).introduction())
     assert said in told[0] and "the checkpoint before it is used" in told[0]
-    assert f"continuing at step {int(before.stem)}" in told
+    assert f"resuming at step {int(before.stem)}" in told
 
 
 @pytest.fixture(scope="module")
@@ -236,7 +236,7 @@ def test_a_run_is_not_extended_beyond_what_its_configuration_can_say(spiral_run:
     """Else it would be written down and never be read again."""
     run = copied(spiral_run, tmp_path)
     kept = (run / folder.CONFIG).read_bytes()
-    with pytest.raises(UserError, match="cannot go on for so long"):
+    with pytest.raises(UserError, match="cannot extend"):
         api.begin(resume=run, extend=True, steps=10**9)
     assert (run / folder.CONFIG).read_bytes() == kept and reverie.load(run).config == spiral_run.config
 

@@ -18,7 +18,7 @@ from reverie.data.appearance import detail
 from reverie.runs import folder
 from reverie.runs.run import Run, load
 from reverie.training import autoguide
-from reverie.training.autoguide import FEWEST, LED, SHARP, TRIED, UNFINISHED, choose_autoguidance, has_color_shift
+from reverie.training.autoguide import FEWEST, LEAST_GUIDED, SHARP, TRIED, UNFINISHED, choose_autoguidance, has_color_shift
 from reverie.training.summary import verdict
 from tests.conftest import TINY
 
@@ -90,7 +90,7 @@ def test_samples_that_glare_are_not_guided() -> None:
     assert not has_color_shift(bright, bright, data) and has_color_shift(bright - 0.15, bright, data)
 
 
-@pytest.mark.parametrize(("fallen", "wanted"), [(2 * UNFINISHED, LED), (UNFINISHED / 2, 1.0)])
+@pytest.mark.parametrize(("fallen", "wanted"), [(2 * UNFINISHED, LEAST_GUIDED), (UNFINISHED / 2, 1.0)])
 def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallen: float, wanted: float
 ) -> None:
@@ -99,7 +99,7 @@ def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
     rows = [{**last, "i": last["i"] // 2, "fraction": 0.5, "held_out": 1.0}, last]
     (tmp_path / "run" / folder.METRICS).write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
     data = reverie.data.load_data("digits8")
-    monkeypatch.setattr(autoguide, "strays", lambda samples, plain, data: False)
+    monkeypatch.setattr(autoguide, "has_color_shift", lambda samples, plain, data: False)
     monkeypatch.setattr(autoguide, "_scale_by_detail", lambda *given: 1.1)  # as if they lacked but little detail
     assert choose_autoguidance(load(tmp_path / "run"), data, FEWEST) == max(wanted, 1.1)
     monkeypatch.setattr(autoguide, "SHARP", 0.0)  # as if samples had the detail of the data
@@ -110,7 +110,7 @@ def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
 
 def test_models_that_are_told_nothing_are_led_farther(tmp_path: Path) -> None:
     blind = reverie.train("digits8", tmp_path / "blind", steps=2, network=TINY, batch=32, clusters=0, labels="none")
-    assert autoguide.minimum_guidance(blind) == autoguide.UNTOLD > LED
+    assert autoguide.minimum_guidance(blind) == autoguide.LEAST_UNCONDITIONAL > LEAST_GUIDED
 
 
 def test_no_more_scales_are_tried_when_it_is_late() -> None:
@@ -125,4 +125,4 @@ def test_no_more_scales_are_tried_when_it_is_late() -> None:
 
 
 def test_the_verdict_tells_the_scale(run: Run) -> None:
-    assert f"samples are drawn with autoguidance {run.autoguidance:g}" in verdict(run).lines[1]
+    assert f"with autoguidance {run.autoguidance:g}" in verdict(run).lines[1]

@@ -25,7 +25,7 @@ from reverie.runs.step import Step
 from reverie.training import distil, loop, trainer
 from reverie.training.loop import StepClock
 from reverie.training.previews import Previews
-from reverie.training.step_rate import Expectation
+from reverie.training.step_rate import Forecast
 from tests.conftest import TINY
 
 
@@ -237,10 +237,10 @@ def test_the_expectation_is_corrected_once_where_the_machine_is_busy(told: Told,
     training = api.prepare("digits8", tmp_path / "run", minutes=1, network=TINY)
     told.budget.limit(60)
     busy = [Step(10 * k, k / 10, 6.0 * k, 1.6, 0.5, 0.1, waited=0.4) for k in range(1, 6)]
-    expected = Expectation(training.run.config, told.budget)
+    expected = Forecast(training.run.config, told.budget)
     lines = [line for step in busy if (line := expected.correction(step))]
     assert len(lines) == 1 and "40%" in lines[0] and "about 97 steps" in lines[0] and "1.6 steps/s" in lines[0]
-    quiet = Expectation(training.run.config, told.budget)
+    quiet = Forecast(training.run.config, told.budget)
     assert not any(quiet.correction(Step(10 * k, k / 10, 6.0 * k, 1.6, 0.5, 0.1, waited=0.05)) for k in range(1, 9))
     training.discard()
 

@@ -155,7 +155,7 @@ def test_a_folder_is_ours_from_the_claim_on(tmp_path: Path) -> None:
     assert kept.config.data.name == "moons" and kept.config.training.seed == 1 and not (tmp_path / "run" / ".lock").exists()
     second = api.begin("circles", tmp_path / "run", overwrite=True, seed=2, **SMALL)
     second.close()
-    with pytest.raises(UserError, match="run or closed already"):
+    with pytest.raises(UserError, match="prepare a new one"):
         list(second)
     assert api.begin(resume=tmp_path / "run").run.config.data.name == "circles"
 
@@ -177,7 +177,7 @@ def test_a_refused_claim_changes_nothing(tmp_path: Path) -> None:
     for options in ({"overwrite": True}, {}):
         with pytest.raises(UserError):
             api.begin("circles", tmp_path / "run", **SMALL, **options)
-    with pytest.raises(UserError, match="already holds a run"):
+    with pytest.raises(UserError, match="--overwrite"):
         training.close()
         api.begin("circles", tmp_path / "run", **SMALL)
     assert {**contents(tmp_path), "run/.lock": b""} == before
@@ -240,7 +240,7 @@ def test_a_file_that_is_not_ours_is_never_removed(command, run: Path, name: str)
     (run / name).write_text("precious")
     before = contents(run)
     code, _, err = command("train", "moons", "--out", run, "--overwrite", "--steps", 2)
-    assert code == 2 and "holds other files" in err and contents(run) == before
+    assert code == 2 and "--out" in err and contents(run) == before
     assert command("train", "--resume", run, "--extend", "--steps", 1, "-q")[0] == 0 and (run / name).read_text() == "precious"
 
 
@@ -249,7 +249,7 @@ def test_what_looks_like_a_run_without_its_configuration_is_not_ours(command, tm
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "model.safetensors").write_text("precious")
     code, _, err = command("train", "moons", "--out", tmp_path / "hub", "--overwrite", "--steps", 2)
-    assert code == 2 and "holds other files" in err and contents(tmp_path / "hub") == {"model.safetensors": b"precious"}
+    assert code == 2 and "model.safetensors" in err and contents(tmp_path / "hub") == {"model.safetensors": b"precious"}
 
 
 def test_a_removal_that_is_cut_short_can_be_taken_up(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

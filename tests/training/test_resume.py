@@ -126,7 +126,7 @@ def test_broken_off_and_resumed_images(tmp_path: Path, optimizer: str) -> None:
     assert len(list(islice(steps, 13))) == 13
     steps.close()
     training = api.begin(resume=tmp_path / "parts")
-    assert "continuing at step 13" in list(training.introduction())
+    assert "resuming at step 13" in list(training.introduction())
     for step in training:
         if step.i == 20:
             os.kill(os.getpid(), signal.SIGTERM)
@@ -171,7 +171,7 @@ def test_changed_settings_and_data_are_refused(tmp_path: Path, command) -> None:
     assert code == 2 and "either --out" in err
     assert (run / "config.toml").read_bytes() == before
     code, out, err = command("train", "moons", "--resume", run, "--steps", 400, "--schedule", "cosine", "--points", 300)
-    assert code == 0 and "continuing at step 1" in err and "trained 400 steps" in out
+    assert code == 0 and "resuming at step 1" in err and "trained 400 steps" in out
 
 
 def test_data_that_changed_are_refused(tmp_path: Path) -> None:
@@ -191,7 +191,7 @@ def test_a_finished_run_goes_on_only_when_extended(tmp_path: Path, command) -> N
     run = tmp_path / "run"
     reverie.train("moons", run, points=300, steps=50)
     code, _, err = command("train", "--resume", run)
-    assert code == 2 and "is finished; go on for longer with --extend" in err
+    assert code == 2 and "is finished" in err and "--extend" in err
     code, _, err = command("train", "--resume", run, "--extend")
     assert code == 2 and "--minutes or --steps" in err
     code, out, _ = command("train", "--resume", run, "--extend", "--steps", 30)
@@ -222,7 +222,7 @@ def test_a_torn_checkpoint_is_told_and_the_one_before_used(tmp_path: Path) -> No
         newest.write_bytes(torn)
         training = api.begin(resume=run)
         told = list(training.introduction())
-        assert "the checkpoint before it is used" in told[0] and f"continuing at step {int(before.stem)}" in told
+        assert "checkpoint before" in told[0] and f"resuming at step {int(before.stem)}" in told
     before.write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"no checkpoint of .* can be used"):
         api.begin(resume=run)
@@ -335,7 +335,7 @@ def test_the_newest_two_and_the_best_are_kept(tmp_path: Path) -> None:
     learner = Learner(build_model(run.config), run.config.training)
     now = checkpoints.read(run.path / checkpoints.FOLDER / checkpoints.BEST, learner)["now"]
     best = min((row for row in run.metrics() if "held_out" in row), key=lambda row: row["held_out"])
-    assert now.facts.i == best["i"]
+    assert now.state.i == best["i"]
 
 
 def test_one_control_c_asks_and_a_second_interrupts() -> None:
@@ -373,7 +373,7 @@ def test_a_killed_run_starts_with_the_weights_it_was_begun_with(tmp_path: Path) 
     assert all(torch.equal(again[name], tensor) for name, tensor in whole.model.state_dict().items())
     other = api.prepare("circles", tmp_path / "other", **options).run.path
     reverie.train("moons", first.path, points=300, steps=2, overwrite=True)
-    with pytest.raises(UserError, match="has other weights than when this run was begun"):
+    with pytest.raises(UserError, match=r"weights of .* have changed"):
         reverie.train(resume=other)
 
 
@@ -381,6 +381,6 @@ def test_a_run_without_checkpoints_says_so(tmp_path: Path, command) -> None:
     run = begun(tmp_path)
     shutil.rmtree(run / checkpoints.FOLDER)
     code, _, err = command("train", "--resume", run)
-    assert code == 2 and "has no checkpoint to go on from" in err and err.count("\n") == 1
+    assert code == 2 and "has no checkpoint" in err and "--overwrite" in err and err.count("\n") == 1
     code, _, err = command("train", "--resume", tmp_path / "nothing")
     assert code == 2 and "there is no run" in err

@@ -132,9 +132,9 @@ def test_a_training_interrupted_before_it_begins_leaves_no_folder(
     def slow(self: Diffusion) -> str:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Diffusion, "about", slow)
+    monkeypatch.setattr(Diffusion, "summary_line", slow)
     code, _, err = command("train", "moons", "--steps", 40, "--out", tmp_path / "run")
-    assert code == 130 and "interrupted; nothing was kept" in err and not (tmp_path / "run").exists()
+    assert code == 130 and "interrupted; no checkpoint" in err and not (tmp_path / "run").exists()
 
 
 def test_batches_of_large_images_are_cut_so_that_one_can_be_waited_for() -> None:
@@ -159,11 +159,11 @@ class TestTheMinutesHold:
             return made
 
         smaller, note = step_rate.in_time(model, data, settings, (), budget(60))
-        assert smaller.batch == 5 and note is not None and "batches of 5 in place of 16" in note
+        assert smaller.batch == 5 and note is not None and "5 instead of 16" in note
         assert step_rate.in_time(model, data, settings, ("batch",), budget(60))[0] == settings
         assert step_rate.in_time(model, data, TrainingConfig(steps=10, batch=16), (), budget(math.inf))[0].batch == 16
         barely, note = step_rate.in_time(model, data, TrainingConfig(minutes=0.1, batch=16), (), budget(6))
-        assert barely.batch == 1 and note is not None and "about 12 are made in 0.1 minutes" in note
+        assert barely.batch == 1 and note is not None and "12 steps" in note and "0.1 minutes" in note
 
     def test_both_stages_of_latent_diffusion_go_by_the_same_clock(self, tmp_path: Path) -> None:
         training = api.prepare(

@@ -64,7 +64,7 @@ def test_a_second_ctrl_c_ends_at_once_and_the_checkpoint_stays(tmp_path: Path) -
     assert leader.poll() is None
     leader.send_signal(signal.SIGINT)
     said, _ = leader.communicate(timeout=60)
-    assert leader.returncode == 130 and "interrupted; go on from step" in said and "Traceback" not in said, said
+    assert leader.returncode == 130 and "interrupted; resume from step" in said and "Traceback" not in said, said
     assert others and ended(others)
     assert_goes_on(tmp_path / "run", tmp_path / "alone")
 

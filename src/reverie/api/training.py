@@ -56,7 +56,7 @@ def _run_to_end(screen: Screen, training: Training, on_step: Callable[[Step], No
     try:
         last = screen.follow_training(with_callback(training, on_step), training.budget)
     except KeyboardInterrupt:
-        screen.say(f"interrupted; {training.kept()}")
+        screen.say(f"interrupted; {training.checkpoint_note()}")
         raise
     run = training.run
     for line in (last.done, *verdict(run).lines, f"run: {run.path}"):

@@ -93,7 +93,7 @@ def follow(screen: Screen, learning: Training) -> None:
         raise
     except KeyboardInterrupt:
         learning.discard()
-        screen.say(f"interrupted; {learning.kept()}")
+        screen.say(f"interrupted; {learning.checkpoint_note()}")
         raise
     verdict = api.verdict(run)
     commands = {"sample": learning.sample_command(), **verdict.commands}

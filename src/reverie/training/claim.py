@@ -1,4 +1,4 @@
-"""Claiming a folder for a run: what is recognisably ours may be swept away there, anything else is never touched."""
+"""Claiming a folder for a run: only files that Reverie wrote are ever removed."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ FILES = (
 NUMBERED = re.compile(
     rf"{previews.FOLDER}/step-[0-9]+\.(?:png|txt)|{checkpoints.FOLDER}/[0-9]+\.safetensors|{tensorboard.FOLDER}/events\.out\.tfevents\..+"
 )
-CODEC_FOLDER = "codec"  # the run of the autoencoder in whose latent space a run draws
+CODEC_FOLDER = "codec"  # the run of the autoencoder of latent diffusion
 FOLDERS = (previews.FOLDER, checkpoints.FOLDER, tensorboard.FOLDER)
 
 
 def _inner(name: str) -> str:
-    """Return a path in a run folder as it is in that of its autoencoder, if it is there."""
+    """Return a path in a run folder relative to that of its autoencoder, if it is within that."""
     return name.removeprefix(f"{CODEC_FOLDER}/")
 
 
 def is_own(name: str) -> bool:
-    """Tell whether a path in a run folder is one that a run writes."""
+    """Return whether a path in a run folder is one that a run writes."""
     name = _inner(name)
     return name in FILES or NUMBERED.fullmatch(name) is not None
 
 
 def is_left(name: str) -> bool:
-    """Tell whether a path in a run folder is what a killed training leaves: the lock, or a file it was about to rename."""
+    """Return whether a path in a run folder is left by a killed training: the lock or a temporary file."""
     name = _inner(name)
     return name == LOCK or is_own(intended_name(name) or "")
 
 
 def _names(run: Path) -> Iterator[str]:
-    """Yield the paths in a folder, those in the folders of a run instead of these."""
+    """Yield the paths of the files in a run folder and its subfolders."""
     for entry in sorted(run.iterdir()):
         if entry.name in FOLDERS and entry.is_dir() and not entry.is_symlink():
             yield from (f"{entry.name}/{inner.name}" for inner in sorted(entry.iterdir()))
@@ -61,23 +61,23 @@ def _names(run: Path) -> Iterator[str]:
 
 
 def check_free(path: Path, overwrite: bool) -> None:
-    """Refuse a folder that holds another run, unless it is to be replaced, or other files."""
+    """Refuse a folder with another run, unless `overwrite` is set, or with other files."""
     check_folder(path)
     if not path.is_dir():
         return
     is_run = os.path.lexists(path / folder.CONFIG)
     if is_run and not overwrite:
-        raise Occupied(f"{path} already holds a run; choose another --out, or give --overwrite to replace it")
+        raise Occupied(f"{path} already contains a run; choose another --out, or add --overwrite to replace it")
     others = [name for name in _names(path) if not (is_left(name) or (is_run and is_own(name)))]
     if (path / LOCK).is_file() and (path / LOCK).stat().st_size:
         others.append(LOCK)  # ours is empty
     if others:
-        raise UserError(f"{path} holds other files ({others[0]} ...); choose a new or empty folder with --out")
+        raise UserError(f"{path} contains other files ({others[0]} ...); choose a new or empty folder with --out")
     check_own(path)
 
 
 def check_own(path: Path) -> None:
-    """Refuse links and what is no regular file in place of anything that is a run's own."""
+    """Refuse links and special files in place of the files of a run."""
     for inner in (*FOLDERS, CODEC_FOLDER):
         own_file(path, f"{inner}/any")
     for name in _names(path):
@@ -86,9 +86,9 @@ def check_own(path: Path) -> None:
 
 
 def sweep(path: Path, whole_run: bool = False) -> None:
-    """Remove what a killed training left in a folder, or the files of a whole run, and nothing else; needs the lock."""
+    """Remove the leftovers of a killed training, or all files of a run, and nothing else; requires the lock."""
     try:
-        for name in sorted(_names(path), key=lambda name: name == folder.CONFIG):  # last, as it shows whose the others are
+        for name in sorted(_names(path), key=lambda name: name == folder.CONFIG):  # last, as it marks the folder as a run
             if _inner(name) != LOCK and (is_left(name) or (whole_run and is_own(name))):
                 own_file(path, name).unlink(missing_ok=True)
     except OSError as error:
@@ -102,22 +102,22 @@ def sweep(path: Path, whole_run: bool = False) -> None:
 
 
 def claim(out: str | Path | None, name: str, overwrite: bool) -> Lock:
-    """Return the lock of the folder of a new run, made and empty; another run in it is refused or, if so asked, removed."""
+    """Return the lock of the new, empty folder of a run; with `overwrite`, remove another run in it."""
     if out is not None:
         return _claimed(Path(out), overwrite)
     for k in range(1, 10_000):
         path = Path("runs") / (name if k == 1 else f"{name}-{k}")
         if not os.path.lexists(path):
-            with suppress(Occupied):  # by one who chose at the same moment
+            with suppress(Occupied):  # by a process that chose it at the same time
                 return _claimed(path, False)
-    raise UserError("runs/ is full of runs of this name; choose a folder with --out")
+    raise UserError(f"runs/ contains 10,000 runs with the name {name}; choose a folder with --out")
 
 
 def _claimed(path: Path, overwrite: bool) -> Lock:
     check_free(path, overwrite)
     lock = Lock(path)
     try:
-        check_free(path, overwrite)  # once more: another training may have come and gone since
+        check_free(path, overwrite)  # again, as another training may have used the folder since
         sweep(path, whole_run=True)
     except BaseException:
         lock.release()

@@ -1,4 +1,4 @@
-"""Training the classifier of a run, as an iterator of reports."""
+"""Training the noise-aware classifier of a run, as an iterator of reports."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ from reverie.training.learner import Average
 from reverie.training.loader import reader
 from reverie.training.optimizer import adamw
 
-MINUTES = 2.0  # if nothing is said
+MINUTES = 2.0  # default length
 BATCH, RATE, DECAY, WARMUP, EMA_SHARE = 128, 2e-3, 0.01, 0.02, 0.05
-REPORTS, CLOCK = 100, 0.5  # how often a training reports, and the fewest seconds between
-ACCURACY_TIMES = (0.05, 0.25, 0.5, 0.75, 0.95)  # times at which the accuracy is told
+REPORTS, CLOCK = 100, 0.5  # number of reports, and least seconds between them
+ACCURACY_TIMES = (0.05, 0.25, 0.5, 0.75, 0.95)  # times at which the accuracy is measured
 MOST_HELD_OUT = 2000
 
 
 class ClassifierTraining:
-    """A training that is ready to start: iterate over it for its reports; at the end the classifier is in the run.
+    """A training that is ready to start: iterate over it for its reports; at the end it writes the classifier to the run.
 
-    Stopped by Ctrl-C, it keeps what it has learned so far.
+    Ctrl-C ends it early, with the classifier so far.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class ClassifierTraining:
         known = run.config.data
         if isinstance(run.diffusion.denoiser.schedule, Learned):
             raise UserError(
-                f"{run.path} has a learned schedule, which a classifier does not know; train one with another schedule"
+                f"{run.path} has a learned schedule, which classifiers do not support; train a run with another --schedule"
             )
         if minutes is not None and steps is not None:
-            raise UserError("give only one of --steps and --minutes")
+            raise UserError("more than one length; give only one of --steps and --minutes")
         for name, length in (("steps", steps), ("minutes", minutes)):
             if length is not None and not 0 < length < math.inf:
                 raise UserError(f"the number of {name} must be above 0, got {length}")
         if len(known.labels) < 2:
-            raise UserError(f"the run {run.path} has {len(known.labels) or 'no'} labels, so there is nothing to tell apart")
+            raise UserError(f"the run {run.path} has {len(known.labels) or 'no'} labels; a classifier needs at least 2")
         self.run, self.seed, self.steps = run, check_seed(seed), steps
         self.minutes = MINUTES if minutes is None and steps is None else minutes
         dataset = load_source_data(known, folder=run.path, data=data, data_dir=data_dir, on_progress=on_progress)
@@ -74,7 +74,7 @@ class ClassifierTraining:
         self.path: Path | None = None
 
     def __iter__(self) -> Iterator[Step]:
-        """Yield the reports, then write the classifier; raise Stopped if asked to stop."""
+        """Yield the reports, then write the classifier; raise Stopped after a request to stop."""
         device = self.run.diffusion.device
         classifier = classifier_for(self.run.config, self.seed).to(device)
         average = Average(classifier, EMA_SHARE)
@@ -117,13 +117,13 @@ class ClassifierTraining:
             if now - reported < CLOCK and fraction < 1 and not stop():
                 continue
             if not math.isfinite(total):
-                raise UserError(f"the classifier's loss became {total} at step {i}; look for NaN in the data")
+                raise UserError(f"the loss of the classifier became {total} at step {i}; remove NaN from the data")
             speed = (i - reported_at) / max(now - reported, 1e-9)
             yield Step(i, fraction, now - begun, speed, total / count, rate)
             total, count, reported, reported_at = 0.0, 0, time.monotonic(), i
 
     def loss(self, classifier: Classifier, x: Tensor, labels: Tensor, seed: int) -> Tensor:
-        """Return the mean cross entropy, in nats, of data noised to times all over [t_min, 1]."""
+        """Return the mean cross entropy, in nats, of data noised to stratified times in [t_min, 1]."""
         z = self.run.diffusion.codec.encode(x)
         random = torch.Generator().manual_seed(seed)
         t = draw_times("stratified", classifier.schedule, len(x), random)
@@ -132,7 +132,7 @@ class ClassifierTraining:
 
     @torch.no_grad()
     def measure(self, classifier: Classifier) -> dict[str, float]:
-        """Return the share of held-out data told rightly, at each of a few times."""
+        """Return the accuracy on held-out data at each of ACCURACY_TIMES."""
         device, right = device_of(classifier), dict.fromkeys(map(str, ACCURACY_TIMES), 0)
         chosen = torch.arange(min(len(self.held_out), MOST_HELD_OUT))
         random = torch.Generator().manual_seed(mix_seed(self.seed, -(2**40)))

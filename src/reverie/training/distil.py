@@ -1,4 +1,4 @@
-"""Distilling a run: a training that starts from its weights and is taught by it to draw in a few evaluations."""
+"""Distillation: trains a student, from the weights of a run, to sample in a few network evaluations."""
 
 from __future__ import annotations
 
@@ -50,45 +50,45 @@ from reverie.training.loop import limit_budget
 from reverie.training.trainer import Training
 
 MINUTES = 5.0
-RATE = 0.2  # of the learning rate that the teacher was trained with
-FEWEST = 64  # in a batch: of fewer the distance between two tells little
-DRAWN = 4096  # samples of a guided teacher that its student learns from
-CLASSIFIERS = 3  # that students are taught by
-CLASSIFIERS_SHARE, DRAWN_SHARE = 0.2, 0.2  # of the time, at most, that they are trained in, and that samples are drawn in
-FEWEST_DRAWN = 64  # samples of a guided teacher, however short the time
-RIGHT = 0.95  # share of held-out data whose label a classifier must tell to be taught by: else it sees too little in them
+RATE = 0.2  # learning rate relative to that of the teacher
+FEWEST = 64  # least batch size: the distance of smaller batches is too noisy
+DRAWN = 4096  # samples of a guided teacher for training its student
+CLASSIFIERS = 3  # number of classifiers whose features students are compared in
+CLASSIFIERS_SHARE, DRAWN_SHARE = 0.2, 0.2  # upper limits of the time for training them, and for sampling the teacher
+FEWEST_DRAWN = 64  # least number of samples of a guided teacher
+RIGHT = 0.95  # least held-out accuracy of a classifier whose features are used
 
 
 def check_teacher(run: Run, guidance: float) -> None:
-    """Refuse a run that cannot be distilled, or not with this guidance."""
+    """Refuse a run that cannot be distilled with this guidance."""
     run.require("distil")
     settings, model = run.diffusion_settings, run.diffusion
     check_scale(guidance, "the guidance scale")
     if settings.distilled is not None:
-        raise UserError(f"{run.path} is a student already; distil the run that it was distilled from")
+        raise UserError(f"{run.path} is itself a student; distil its teacher")
     if settings.purpose == "likelihood" or settings.target == "levels" or isinstance(model.denoiser.schedule, Learned):
         raise UserError(
-            f"{run.path} is trained for the likelihood, which a student has none of; distil a run trained for pictures"
+            f"{run.path} is trained for the likelihood, which a student does not have; distil a run trained for samples"
         )
     if isinstance(model.codec, LatentCodec):
-        raise UserError(
-            f"{run.path} draws codes of an autoencoder, whose students cannot be taught yet; distil a run of pixels"
-        )
+        raise UserError(f"{run.path} is latent diffusion, which cannot be distilled yet; distil a run of pixels")
     if settings.variance == "learned":
-        raise UserError(f"{run.path} tells variances of its own, which a student has no use for; distil a run without")
+        raise UserError(f"{run.path} has learned variances, which a student does not use; distil a run with --variance fixed")
     if model.examples is not None:
-        raise UserError(f"{run.path} draws by captions, numbers or images, whose students cannot be taught yet")
+        raise UserError(
+            f"{run.path} is conditioned on captions, numbers or images, which cannot be distilled yet; use a run with labels"
+        )
     if guidance != 1 and not run.config.data.labels:
-        raise UserError(f"the run {run.path} was trained without labels, so guidance has nothing to steer by")
+        raise UserError(f"the run {run.path} was trained without labels, which guidance needs; omit --guidance")
 
 
 @torch.no_grad()
-def drawn(
+def sample_teacher(
     run: Run, guidance: float, count: int, seed: int, tell: OnProgress = silent, deadline: Deadline | None = None
 ) -> Dataset:  # fmt: skip
-    """Return samples of a guided run as data with their labels: the same for the same seed.
+    """Return samples of a guided run as a labelled dataset; equal for equal seeds.
 
-    deadline: by which they are to be drawn; where it comes sooner they are fewer, but at least FEWEST_DRAWN.
+    deadline: ends sampling early, after at least FEWEST_DRAWN samples.
     """
     known, size, parts, made = run.config.data, run.batch_size(), list[Tensor](), 0
     deadline = deadline or Deadline()
@@ -96,29 +96,29 @@ def drawn(
         *_, last = run.frames(min(size, count - made), made, guidance=guidance, seed=seed)
         parts.append(run.model.decode(last.x0).float().cpu())
         made = min(made + size, count)
-        tell("drawing what is learned from", made, count)
+        tell("sampling the teacher", made, count)
     x = torch.cat(parts)
     if known.kind == "images":
         x = x.clamp(0, 1).mul(255).round().to(torch.uint8)
     return Dataset(known.name, x, run.labels(None, made, seed), known.labels)
 
 
-def learned_from(
+def distillation_data(
     teacher: Run, distilled: Distilled, seed: int, dataset: Dataset, tell: OnProgress = silent, deadline: Deadline | None = None
 ) -> tuple[Dataset, Dataset]:
-    """Return what a student is trained on and what is held out: the teacher's data, or samples of it under guidance."""
+    """Return training and held-out data of a student: the teacher's data, or samples of the guided teacher."""
     if distilled.guidance != 1:
-        dataset = drawn(teacher, distilled.guidance, distilled.samples, seed, tell, deadline)
+        dataset = sample_teacher(teacher, distilled.guidance, distilled.samples, seed, tell, deadline)
     return dataset.split(teacher.config.data.seed)
 
 
 def classifiers_of(
     train: Dataset, held_out: Dataset, seed: int, tell: OnProgress = silent, budget: Budget | None = None, right: float = RIGHT
 ) -> list[LeNet]:  # fmt: skip
-    """Return classifiers of the data's labels, from the cache or trained in their share of the time; none that are not right.
+    """Return classifiers of the data's labels, from the cache or trained within their share of the time.
 
-    Several see more than one does, and what one alone mistakes for data counts less.  Each has half of what is left of the
-    time, the last one all of it.  Without a limit they are the same for the same seed.  right: least share of right answers.
+    Several classifiers reduce the effect of the errors of each.  Each has half of the remaining time, the last one all of it.
+    Without a time limit they are equal for equal seeds.  right: least held-out accuracy.
     """
     if not can_classify(train):
         return []
@@ -127,27 +127,27 @@ def classifiers_of(
     seeds = [(seed + k) % 2**31 for k in range(CLASSIFIERS)]
     cached = all(cached_classifier(train, own, limit) for own, limit in zip(seeds, _limits(deadline.left), strict=True))
     limit = f"in {clock(deadline.left)}, " if deadline.limited else ""
-    begin = "are taken from the cache" if cached else f"are trained first, {limit}and kept in the cache"
-    budget.notify(f"classifiers: {CLASSIFIERS} of the labels, by whose features the student is compared with data, {begin}")
+    begin = "from the cache" if cached else f"trained first, {limit}and cached"
+    budget.notify(f"classifiers: {CLASSIFIERS} of the labels, whose features compare samples with data, {begin}")
     for k, own in enumerate(seeds):
         seconds = _limits(deadline.left, CLASSIFIERS - k)[0]
         found = label_classifier(train, held_out, own, seconds=seconds, on_progress=tell, clock=budget.clock)
         if found.facts.accuracy < right:
-            budget.notify(f"classifiers: one gives {found.facts.accuracy:.0%} of held-out data their label, which is too few;"
-                       f" {len(nets) or 'none'} of {CLASSIFIERS} are used")  # fmt: skip
+            budget.notify(f"classifiers: held-out accuracy {found.facts.accuracy:.0%} is below {right:.0%};"
+                       f" using {len(nets) or 'none'} of {CLASSIFIERS}")  # fmt: skip
             break
         nets.append(found.net)
     return nets
 
 
 def _limits(seconds: float, count: int = CLASSIFIERS) -> list[float]:
-    """Return the seconds of each of so many classifiers."""
+    """Return the seconds for each of so many classifiers."""
     limits = [seconds / 2 ** (k + 1) for k in range(count)]
     return [*limits[:-1], 2 * limits[-1]]
 
 
-def teach(model: Model, teacher: Run, classifiers: list[LeNet], train: Dataset) -> DistillationTarget:
-    """Return what a model is taught by, which is on the same device and stays as it is."""
+def make_target(model: Model, teacher: Run, classifiers: list[LeNet], train: Dataset) -> DistillationTarget:
+    """Return the distillation target of a model, on the same device and frozen."""
     assert isinstance(model, Diffusion)
     features: Features = TeacherFeatures(teacher.diffusion.denoiser)
     if classifiers:
@@ -157,12 +157,12 @@ def teach(model: Model, teacher: Run, classifiers: list[LeNet], train: Dataset) 
 
 
 def teacher_of(config: Config, device: torch.device) -> Run | None:
-    """Return the run that a student is taught by, if it still is as it was; None where a run is no student."""
+    """Return the teacher of a student, if its weights are unchanged; None if the run is no student."""
     if _distilled(config) is None or config.start is None:
         return None
     run = load(config.start.run, str(device))
     if finetuning.record(run).weights != config.start.weights:
-        raise UserError(f"{run.path} has other weights than when this student was begun; distil it anew")
+        raise UserError(f"the weights of {run.path} have changed since this distillation started; distil it again")
     return run
 
 
@@ -171,16 +171,16 @@ def _distilled(config: Config) -> Distilled | None:
     return found
 
 
-def taught_again(
+def restore_distillation(
     learner: Learner, teacher: Run, config: Config, dataset: Dataset, tell: OnProgress = silent, budget: Budget | None = None
 ) -> tuple[Dataset, Dataset]:
-    """Give a student that goes on what it was taught by; return what it is trained on and what is held out."""
+    """Restore the distillation target of a resumed student; return its training and held-out data."""
     distilled, seed = _distilled(config), config.training.seed
     assert distilled is not None
-    train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell)
+    train_set, held_out = distillation_data(teacher, distilled, seed, dataset, tell)
     by_labels = distilled.features == "classifier"
     classifiers = classifiers_of(train_set, held_out, seed, tell, budget, right=0.0) if by_labels else []
-    target = teach(learner.model, teacher, classifiers, train_set)
+    target = make_target(learner.model, teacher, classifiers, train_set)
     for model in (learner.model, learner.average.model):
         assert isinstance(model, Diffusion)
         model.distillation_target = target
@@ -205,11 +205,10 @@ def prepare_distillation(
     budget: Budget | None = None,
     **options: Any,
 ) -> Training:
-    """Check everything, make the folder of the student and return its training; nothing is written if anything is wrong.
+    """Check all settings, make the folder of the student and return its training; writes nothing if a check fails.
 
-    guidance: of the teacher that is imitated, folded into the student; data, data_dir: where the run's data are now; options:
-    further fields of TrainingConfig (batch, learning_rate, ...); budget: the time of the whole command, where that began
-    before this.
+    guidance: scale of the teacher's guidance, which the student learns; data, data_dir: the new location of the run's data;
+    options: further fields of TrainingConfig (batch, learning_rate, ...); budget: the time of the whole command.
     """
     budget = budget or Budget()
     events.check(tensorboard)
@@ -231,7 +230,7 @@ def prepare_distillation(
     try:
         training = TrainingConfig.model_validate({**planned, **options})
     except ValidationError as error:
-        raise UserError(f"cannot distil like this: {first_problem(error)}") from None
+        raise UserError(f"cannot distil with these settings: {first_problem(error)}") from None
     limit_budget(budget, training, where)
     bounded = teacher.diffusion.codec.levels is not None
     distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN, clipped=bounded)
@@ -239,9 +238,9 @@ def prepare_distillation(
     dataset = load_source_data(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
     deadline = Deadline(min(DRAWN_SHARE * budget.seconds, max(0.0, budget.free)), budget.clock)
     if guidance != 1:
-        limit = f", in {clock(deadline.left)} at most" if deadline.limited else ""
-        budget.notify(f"data: up to {DRAWN:,} samples of {teacher.path} are drawn first{limit}")
-    train_set, held_out = learned_from(teacher, distilled, seed, dataset, tell, deadline)
+        limit = f", within {clock(deadline.left)}" if deadline.limited else ""
+        budget.notify(f"data: up to {DRAWN:,} samples of {teacher.path} are generated first{limit}")
+    train_set, held_out = distillation_data(teacher, distilled, seed, dataset, tell, deadline)
     if guidance != 1:
         distilled = distilled.model_copy(update={"samples": len(train_set) + len(held_out)})
     classifiers = classifiers_of(train_set, held_out, seed, tell, budget)
@@ -258,7 +257,7 @@ def prepare_distillation(
     model.load_state_dict(teacher.model.state_dict())
     model = model.to(where)
     assert isinstance(model, Diffusion)
-    model.distillation_target = teach(model, teacher, classifiers, train_set)
+    model.distillation_target = make_target(model, teacher, classifiers, train_set)
     lock = claim(out, f"{teacher.path.name}-fast", overwrite)
     try:
         folder.write_config(lock.folder, config)
@@ -267,10 +266,10 @@ def prepare_distillation(
         sweep(lock.folder, whole_run=True)
         lock.release()
         raise
-    by = "classifiers of its labels see" if classifiers else "it sees"
-    guided = f" under guidance {guidance:g}, {len(train_set) + len(held_out):,} samples of it" if guidance != 1 else ""
-    why = f"a student of {teacher.path}{guided}: it starts from its weights and learns to draw in 1, 2 or 4 evaluations,"
-    why += f" by how {by} the data"
+    features = "label classifiers" if classifiers else "the teacher"
+    guided = f" with guidance {guidance:g} on {len(train_set) + len(held_out):,} of its samples" if guidance != 1 else ""
+    why = f"student of {teacher.path}{guided}: starts from its weights and learns to sample in 1, 2 or 4 evaluations,"
+    why += f" compared with data by the features of {features}"
     return Training(
         Run(config, learner.average.model, lock.folder), learner, train_set, held_out, lock, (), (why,), tensorboard,
         budget=budget,

@@ -1,4 +1,4 @@
-"""Watching a training: its history, its previews, and the checks that look at it all."""
+"""The doctor: keeps the history of a training, takes previews and runs the checks."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from reverie.training.trainer import Training
 
 PREVIEW = "last preview"  # the stage after the last step
-LAST_SHARE = 0.1  # of the training time, at most, that the last preview takes
-PREVIEW_SHARE = 0.03  # of the training time, at most
-DATA_LOOKED_AT = 512
-LEAST_SIZE = 0.01  # the size that a weight which begins at zero is taken to have
+LAST_SHARE = 0.1  # upper limit of the training time for the last preview
+PREVIEW_SHARE = 0.03  # upper limit of the training time for previews
+CHECKED_DATA = 512  # training data for the checks
+LEAST_SIZE = 0.01  # root mean square of weights, at least, to which their change is relative
 
 
-def network_facts(run: Run, data: Tensor) -> NetworkInfo:
-    """Return what is known of the network of a diffusion model before it is trained; nothing for others and for students."""
+def network_info(run: Run, data: Tensor) -> NetworkInfo:
+    """Return properties of the untrained network of a diffusion model; empty for other models and for students."""
     model = run.model
     if not isinstance(model, Diffusion) or model.distilled:
         return NetworkInfo()
@@ -45,24 +45,24 @@ def network_facts(run: Run, data: Tensor) -> NetworkInfo:
 
 
 class Doctor:
-    """Keeps the history of a training, takes previews within their share of the time, and has the checks look at it all."""
+    """Keeps the history of a training, takes previews within their share of the time, and runs the checks."""
 
     def __init__(self, training: Training, previews: Previews | TextPreviews) -> None:
         self.training, self.previews = training, previews
         self.rows: list[dict[str, Any]] = list(training.run.metrics())
         self.active: dict[str, Finding] = {f.check: f for f in folder.read_findings(training.run.path)}
-        fresh = training.run.config.start is None  # else the first weights were those of another run
+        fresh = training.run.config.start is None  # otherwise the initial weights are those of another run
         untrained = build_model(training.run.config)
         self.first = {name: p.detach().clone() for name, p in untrained.named_parameters() if p.requires_grad} if fresh else {}
-        self.data = training.train.subsample(DATA_LOOKED_AT).float()
-        self.facts = network_facts(training.run, self.data)
-        self.look: AppearanceStats | None = None
-        self.looked_at = 0
+        self.data = training.train.subsample(CHECKED_DATA).float()
+        self.network = network_info(training.run, self.data)
+        self.preview: AppearanceStats | None = None
+        self.previewed_at = 0
         self.previewing = PREVIEW_SHARE * training.learner.seconds
         self.price: float | None = None  # seconds of the last preview
 
     def _movement(self) -> dict[str, float]:
-        """Return how far each parameter is from where it began, relative to its size there."""
+        """Return the change of each parameter since the start, relative to its initial norm."""
 
         def moved(p: Tensor, first: Tensor) -> float:
             root = p.numel() ** 0.5
@@ -72,7 +72,7 @@ class Doctor:
         return {name: moved(now[name], first) for name, first in self.first.items()}
 
     def visit(self, step: Step) -> Step:
-        """Return the report with the preview's score and with what is newly wrong."""
+        """Return the report with the score of the preview and new findings."""
         learner = self.training.learner
         if step.loss is None or step.held_out is None:
             if step.loss is not None:
@@ -80,46 +80,46 @@ class Doctor:
             return step
         if self._has_time(step):
             step = self._preview(step)
-        if step.fraction == 1 and self.facts.linear is not None:
-            step = replace(step, linear_levels=self.facts.linear.loss_levels)
+        if step.fraction == 1 and self.network.linear is not None:
+            step = replace(step, linear_levels=self.network.linear.loss_levels)
         self.rows.extend(step.as_rows())
-        patient = Diagnosis(
-            self.rows, self.training.run.model, self.data, self.training.train.kind, self._movement(), self.look,
-            self.previews.truth, len(self.training.train), self.training.run.config.requested, self.facts, self.looked_at,
+        diagnosis = Diagnosis(
+            self.rows, self.training.run.model, self.data, self.training.train.kind, self._movement(), self.preview,
+            self.previews.truth, len(self.training.train), self.training.run.config.requested, self.network, self.previewed_at,
         )  # fmt: skip
-        found = {finding.check: finding for finding in examine(patient)}
+        found = {finding.check: finding for finding in examine(diagnosis)}
         new = tuple(finding for name, finding in found.items() if name not in self.active)
         self.active = found
-        if self.training.run.config.training.until == "converged" and learner.ending is None and self._is_good():
+        if self.training.run.config.training.until == "converged" and learner.ending is None and self._has_converged():
             learner.ending = step.fraction
         return replace(step, findings=new, active=tuple(found))
 
     def _has_time(self, step: Step) -> bool:
-        """Tell whether there is time for a preview: within the share of previews, and at the end if any is left."""
+        """Return whether there is time for a preview: within the share of previews, or at the end within the budget."""
         if step.fraction == 1:
-            guess = FIRST_PRICE * step.seconds / max(1, step.i)  # where none was taken yet
+            guess = FIRST_PRICE * step.seconds / max(1, step.i)  # if none was taken yet
             return self.training.budget.has_time_for(PREVIEW, guess if self.price is None else self.price)
         return self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds)
 
     def _preview(self, step: Step) -> Step:
-        """Take a preview and return the report with what it looks like."""
+        """Take a preview and return the report with its statistics."""
         budget = self.training.budget
         began = budget.clock()
         with budget.stage(PREVIEW) if step.fraction == 1 else nullcontext():
-            self.look, score = self.previews.take(step.i)
+            self.preview, score = self.previews.take(step.i)
         self.price = budget.clock() - began
         if step.fraction < 1:
             budget.reserve(PREVIEW, self.price, LAST_SHARE)
-        self.previewing += self.price * (step.i > 1)  # as with checks, the first is not held against others
-        self.looked_at = step.i
+        self.previewing += self.price * (step.i > 1)  # as for checks, the first does not count
+        self.previewed_at = step.i
         if isinstance(self.previews, TextPreviews):
-            return replace(step, appearance=self.previews.beside or None)
-        if self.look is None or self.previews.truth is None:
+            return replace(step, appearance=self.previews.novelty or None)
+        if self.preview is None or self.previews.truth is None:
             return step
-        return replace(step, preview_score=score, appearance=self.look.relative_to(self.previews.truth))
+        return replace(step, preview_score=score, appearance=self.preview.relative_to(self.previews.truth))
 
-    def _is_good(self) -> bool:
-        """Tell whether held-out loss and, where there are enough of them, previews have stopped improving."""
+    def _has_converged(self) -> bool:
+        """Return whether the held-out loss and, if there are enough, the scores of previews have stopped improving."""
         scored = [row for row in self.rows if "preview_score" in row]
         seen = len(scored) <= 2 * PATIENCE or has_stopped_improving(scored, "preview_score")
         return seen and has_stopped_improving(self.rows)

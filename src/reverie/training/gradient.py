@@ -1,4 +1,4 @@
-"""The gradient of a step: the sum over micro-batches, each a function of the seed and of its number alone."""
+"""The gradient of a step: the sum over micro-batches, each a function of the seed and its number."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from reverie.training.learner import Learner, Snapshot, TrainingState
 from reverie.training.loader import Share, reader
 from reverie.training.optimizer import Muon
 
-MICRO_NUMBERS = 2**22  # numbers of data in a micro-batch, at most if it has several: who asks for a stop waits for one
-MICRO_OF_EXACT = 12  # micro-batches of a batch where sums are exact: shared out evenly among 1, 2, 3, 4 or 6 processes
+MICRO_NUMBERS = 2**22  # largest size of a micro-batch of several data, as a stop waits for its end
+MICRO_OF_EXACT = 12  # micro-batches of a batch with --exact; divides evenly among 1, 2, 3, 4 or 6 processes
 
 
 def micro_batches(exact: bool, processes: int, training: Mapping[str, Any], data: Dataset) -> int:
-    """Return into how many micro-batches a batch is cut where nothing is said.  training: fields of the table [training]."""
+    """Return the default number of micro-batches of a batch.  training: fields of the table [training]."""
     most = min(int(training["batch"]), len(data))
     if exact:
         return min(MICRO_OF_EXACT, most)
@@ -34,11 +34,10 @@ def micro_batches(exact: bool, processes: int, training: Mapping[str, Any], data
 
 
 class Gradients:
-    """Leaves in each parameter its gradient by the batches of a step, and returns the mean loss.
+    """Computes the gradient of each parameter over the batches of a step, and returns the mean loss.
 
-    A step has `accumulate` batches of `micro` micro-batches; process r of W works on those whose number is r modulo W, and what
-    the others found is added: all at once, or one by one in the order of their numbers where sums are to be exact, which gives
-    the same bits for any W.
+    A step has `accumulate` batches of `micro` micro-batches.  Process r of W computes those whose number is r modulo W.  The
+    gradients are summed by all-reduce, or, with --exact, in the order of their numbers, which gives the same bits for any W.
     """
 
     def __init__(self, model: TrainedModel, train: Dataset, settings: TrainingConfig, team: Team | None) -> None:
@@ -47,18 +46,18 @@ class Gradients:
         self.micro = max(settings.micro_batches, math.ceil(self.world / settings.accumulate))
         self.parts = settings.accumulate * self.micro
         if self.micro > min(settings.batch, len(train)):
-            raise UserError(f"batches of {min(settings.batch, len(train))} cannot be cut into {self.micro} parts for"
-                            f" {self.world} processes; give fewer --processes or a larger --batch")  # fmt: skip
+            raise UserError(f"a batch of {min(settings.batch, len(train))} cannot be split into {self.micro} parts for"
+                            f" {self.world} processes; use fewer --processes or a larger --batch")  # fmt: skip
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.loader: Iterator[tuple[Tensor, Tensor | None]] = iter(())
 
     def go_to(self, i: int) -> None:
-        """Make ready for step i."""
+        """Position the data loader at step i."""
         share = Share(self.micro, self.parts, self.rank, self.world)
         self.loader = reader(self.train, self.settings.batch, self.settings.seed, i * self.settings.accumulate, share)
 
     def _mine(self, i: int, seed: int) -> Iterator[Tensor]:
-        """Yield the loss of each micro-batch of this process, by its share in the batch, after its gradient was added."""
+        """Yield the loss of each micro-batch of this process, weighted by its share of the batch, after its backward pass."""
         settings, device = self.settings, self.model.device
         whole = settings.accumulate * min(settings.batch, len(self.train))
         for part in range(self.rank, self.parts, self.world):
@@ -75,7 +74,7 @@ class Gradients:
     def __call__(self, i: int, seed: int) -> Tensor:
         """Return the mean loss of step i: ()."""
         if self.team is None:
-            return _in_order(list(self._mine(i, seed)))
+            return _sum_in_order(list(self._mine(i, seed)))
         losses, rows, fault = list[Tensor](), list[Tensor](), ""
         try:
             for lost in self._mine(i, seed):
@@ -84,23 +83,23 @@ class Gradients:
                     rows.append(self._flat(lost))
                     self._clear()
             if losses and not self.settings.exact:
-                rows.append(self._flat(_in_order(losses)))
+                rows.append(self._flat(_sum_in_order(losses)))
         except (UserError, OSError) as error:
             fault = str(error) or type(error).__name__
-        return self._added(rows, fault)
+        return self._reduce(rows, fault)
 
     def _clear(self) -> None:
         for p in self.parameters:
             p.grad = None
 
     def _flat(self, lost: Tensor) -> Tensor:
-        """Return gradients, which parameters have one, and the loss, as one row."""
+        """Return the gradients, whether each parameter has one, and the loss, as one vector."""
         there = torch.tensor([float(p.grad is not None) for p in self.parameters], device=lost.device)
         each = [p.grad.flatten().float() if p.grad is not None else p.new_zeros(p.numel()) for p in self.parameters]
         return torch.cat([*each, there, lost.float()[None]])
 
-    def _added(self, rows: list[Tensor], fault: str) -> Tensor:
-        """Add what all processes found, put it into the parameters, and return the loss."""
+    def _reduce(self, rows: list[Tensor], fault: str) -> Tensor:
+        """Sum over all processes, set the gradients of the parameters, and return the loss."""
         assert self.team is not None
         numbers = sum(p.numel() for p in self.parameters) + len(self.parameters) + 1
         if self.settings.exact:
@@ -109,7 +108,7 @@ class Gradients:
             for slot, row in enumerate(rows if not fault else []):
                 mine[slot] = row
             found = self.team.all_gather(mine, fault)  # (W, slots, numbers)
-            total = _in_order([found[k % self.world, k // self.world] for k in range(self.parts)])
+            total = _sum_in_order([found[k % self.world, k // self.world] for k in range(self.parts)])
         else:
             total = self.team.all_reduce(
                 rows[0] if rows and not fault else torch.zeros(numbers, device=self.model.device), fault
@@ -121,37 +120,37 @@ class Gradients:
         return total[-1]
 
 
-def _in_order(rows: list[Tensor]) -> Tensor:
-    """Return ((r_0 + r_1) + r_2) + ..., as gradients are added one after another."""
+def _sum_in_order(rows: list[Tensor]) -> Tensor:
+    """Return ((r_0 + r_1) + r_2) + ..., summed in this order."""
     total = rows[0].clone()
     for row in rows[1:]:
         total += row
     return total
 
 
-def make_step(learner: Learner, gradients: Gradients, told: StepInstruction) -> tuple[Tensor, Tensor]:
-    """Make a step of the optimizers, and return the loss and the norm of the gradient: (), ()."""
+def make_step(learner: Learner, gradients: Gradients, instruction: StepInstruction) -> tuple[Tensor, Tensor]:
+    """Make an optimizer step and return the loss and the norm of the gradient: (), ()."""
     for optimizer in learner.optimizers:
-        optimizer.param_groups[0]["lr"] = told.rate
+        optimizer.param_groups[0]["lr"] = instruction.rate
         optimizer.zero_grad(set_to_none=True)
-    gradients.model.set_progress(told.fraction)
-    lost = gradients(told.i, told.seed)
+    gradients.model.set_progress(instruction.fraction)
+    lost = gradients(instruction.i, instruction.seed)
     norm = learner.clip(gradients.settings.gradient_clip)
-    learner.moving = True
+    learner.updating = True
     for optimizer in learner.optimizers:
         optimizer.step()
     return lost, norm
 
 
 def distribute_muon(learner: Learner, settings: TrainingConfig, team: Team) -> None:
-    """Let a team share out what Muon does; not where bits are to be the same for any number of processes."""
+    """Distribute the work of Muon over a team, unless bits must not depend on the number of processes."""
     for optimizer in learner.optimizers:
         if isinstance(optimizer, Muon) and not settings.exact:
             optimizer.team = team
 
 
 def broadcast_state(team: Team, learner: Learner) -> None:
-    """Put the learners of a team where the leader's is.  Averages are the leader's alone."""
+    """Give all learners of a team the state of the leader's.  Only the leader updates the average."""
     mine = {name: t for name, t in learner.tensors().items() if not name.startswith("average.")}
     names = team.broadcast_text("\n".join(sorted(mine)) if team.rank == 0 else "").split("\n")
     if team.rank == 0:
@@ -159,7 +158,9 @@ def broadcast_state(team: Team, learner: Learner) -> None:
         return
     forms = learner.forms()
     if unknown := [name for name in names if name not in forms]:
-        raise LostError(f"this process has no {unknown[0]}, which the leading one has; are all of one version of Reverie?")
+        raise LostError(
+            f"this process has no tensor {unknown[0]}, which the leader has; use the same version of Reverie in all processes"
+        )
     taken = {name: empty_tensor(forms[name]) for name in names}
     team.broadcast_tensors(taken)
     average = {name.replace("model.", "average.", 1): t for name, t in taken.items() if name.startswith("model.")}

@@ -1,4 +1,4 @@
-"""Everything that changes while a model learns, so that it can be kept, put back and gone on with."""
+"""The complete state of a training: model, EMA weights, optimizers and counters."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from reverie.runs.step import MOST_I
 from reverie.training.optimizer import NEVER_NEGATIVE, OPTIMIZERS, STATE
 
 M = TypeVar("M", bound=nn.Module)
-MOST_WINDOW = 10**6  # steps since the last report whose losses are kept
-RESCUES = 2  # a third time the training gives up
+MOST_WINDOW = 10**6  # stored losses since the last report
+RESCUES = 2  # rollbacks after which the training stops
 
 
 class Average(Generic[M]):
-    """The exponential average of a model's parameters, over the last `share` of the steps so far (arXiv:2312.02696).
+    """The exponential moving average (EMA) of a model's parameters over the last `share` of the steps (arXiv:2312.02696).
 
-    Because the horizon grows with the run, the average is never stuck at the first weights.
+    The horizon grows with the run, so the initial weights are forgotten.
     """
 
     def __init__(self, model: M, share: float) -> None:
@@ -36,19 +36,19 @@ class Average(Generic[M]):
         learned = [name for name, p in model.named_parameters() if p.requires_grad]
         mine, theirs = dict(self.model.named_parameters()), dict(model.named_parameters())
         self._mine: list[Tensor] = [mine[name] for name in learned]
-        self._theirs = [theirs[name].detach() for name in learned]  # views: they follow the model
+        self._theirs = [theirs[name].detach() for name in learned]  # views, which follow the model
 
     def update(self, updates: int) -> None:
-        """Move towards the model's parameters; updates: how often this has been done before."""
+        """Move the average towards the model's parameters.  updates: number of earlier updates."""
         torch._foreach_lerp_(self._mine, self._theirs, 1 / (1 + self.share * updates))
 
 
 class TrainingState(BaseModel):
-    """The numbers beside the weights.
+    """The counters of a training.
 
-    i: steps done; seconds: time spent; window: the losses since the last report and norms of the gradients; first_loss:
-    that of the first step, when the network gives nothing yet; rescues: how often the training was rolled back;
-    ending: the fraction of the longest time allowed at which a training until good began to end.
+    i: steps done; seconds: of training; window: losses and gradient norms since the last report; first_loss: the loss of the
+    first step; rescues: number of rollbacks; ending: fraction of the longest time at which a training until converged started
+    its final decay.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -63,16 +63,16 @@ class TrainingState(BaseModel):
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A copy of a learner's tensors and facts."""
+    """A copy of a learner's tensors and counters."""
 
     tensors: Mapping[str, Tensor]
-    facts: TrainingState
+    state: TrainingState
 
 
 class Learner:
-    """A model, the average of its weights, its optimizers, and how far it has come (see TrainingState).
+    """A model, its EMA weights, its optimizers and its counters, see `TrainingState`.
 
-    moving: whether weights are being changed, so that some are those before and others those after.
+    updating: whether an update is in progress, so that the weights are not consistent.
     """
 
     def __init__(self, model: Model, settings: TrainingConfig) -> None:
@@ -80,18 +80,18 @@ class Learner:
             add_adapters(model, settings.lora)
         self.model = model
         self.average = Average(model, settings.ema_share)
-        learns = any(p.requires_grad for p in model.parameters())  # else it is fitted, without an optimizer
+        learns = any(p.requires_grad for p in model.parameters())  # otherwise the model is fitted without an optimizer
         self.optimizers = OPTIMIZERS[settings.optimizer](model, settings.learning_rate, settings.weight_decay) if learns else []
         self.i, self.seconds, self.rescues = 0, 0.0, 0
         self.first_loss: float | None = None
         self.ending: float | None = None
-        self.moving = False
+        self.updating = False
         self.window: list[tuple[Tensor, Tensor]] = []
-        # A state is known to be good when the steps after it went well, so a rescue goes back to the report before the last.
+        # A state counts as good once the steps after it succeeded, so a rollback goes to the report before the last.
         self.good = self.last = self.snapshot()
 
-    def facts(self) -> TrainingState:
-        """Return how far it has come, as plain numbers."""
+    def state(self) -> TrainingState:
+        """Return the counters."""
         window = tuple((float(loss), float(norm)) for loss, norm in self.window[-MOST_WINDOW:])
         return TrainingState(
             i=self.i, seconds=self.seconds, window=window, first_loss=self.first_loss, rescues=self.rescues, ending=self.ending
@@ -99,7 +99,7 @@ class Learner:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self.model.device
 
     def _modules(self) -> Iterator[tuple[str, nn.Module]]:
@@ -112,14 +112,14 @@ class Learner:
                 yield f"optimizer.{k}.{j}", j, optimizer, p
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return every tensor by name, not copied."""
+        """Return all tensors by name, without copies."""
         found = {f"{part}.{name}": t.detach() for part, module in self._modules() for name, t in module.state_dict().items()}
         for prefix, _, optimizer, p in self._optimizer_parameters():
             found |= {f"{prefix}.{key}": value for key, value in optimizer.state.get(p, {}).items()}
         return found
 
     def forms(self) -> dict[str, TensorSpec]:
-        """Return the form of every tensor that a learner like this can have; the optimizers' may be missing."""
+        """Return the spec of each tensor that such a learner can have; those of the optimizers may be missing."""
         wanted = {
             f"{part}.{name}": form
             for part, module in self._modules()
@@ -130,36 +130,36 @@ class Learner:
             wanted |= {f"{prefix}.{key}": TensorSpec(p.dtype, shape) for key, shape in shapes.items()}
         return wanted
 
-    def fault(self, kept: Snapshot) -> str | None:
-        """Say what is wrong with a snapshot from a file whose tensors have the right forms; None where nothing is.
+    def problem(self, kept: Snapshot) -> str | None:
+        """Return the problem of a snapshot whose tensors have the right specs, or None.
 
-        A parameter has either the whole state of its optimizer or, before its first gradient, none.
+        A parameter has either the complete state of its optimizer or, before its first gradient, none.
         """
-        seen = False
+        has_state = False
         for prefix, _, optimizer, _ in self._optimizer_parameters():
             keys = STATE[type(optimizer)]
             there = {key: kept.tensors[f"{prefix}.{key}"] for key in keys if f"{prefix}.{key}" in kept.tensors}
             if 0 < len(there) < len(keys):
-                return f"{prefix} has {', '.join(there)} and not all of {', '.join(keys)}"
+                return f"{prefix} has only {', '.join(there)} of {', '.join(keys)}"
             if any(bool((there[key] < 0).any()) for key in there if key in NEVER_NEGATIVE):
-                return f"{prefix} has a count or a square below 0"
-            seen = seen or bool(there)
-        if self.optimizers and seen != (kept.facts.i > 0):
-            return f"it tells of step {kept.facts.i:,} {'with' if seen else 'without'} the state of an optimizer"
+                return f"{prefix} has a negative count or square"
+            has_state = has_state or bool(there)
+        if self.optimizers and has_state != (kept.state.i > 0):
+            return f"step {kept.state.i:,} is {'with' if has_state else 'without'} optimizer state"
         return None
 
     def snapshot(self) -> Snapshot:
-        """Return a copy to go back to."""
-        return Snapshot({name: t.clone() for name, t in self.tensors().items()}, self.facts())
+        """Return a copy of the present state."""
+        return Snapshot({name: t.clone() for name, t in self.tensors().items()}, self.state())
 
     def report(self) -> None:
-        """Note that all went well since the last report, and begin another."""
+        """Mark the last state as good and take a snapshot."""
         self.window = []
         self.good, self.last = self.last, self.snapshot()
 
     def restore(self, kept: Snapshot) -> None:
-        """Put tensors and facts back, bit for bit."""
-        self.moving = True
+        """Restore tensors and counters bit for bit."""
+        self.updating = True
         for part, module in self._modules():
             prefix = f"{part}."
             module.load_state_dict({n.removeprefix(prefix): t for n, t in kept.tensors.items() if n.startswith(prefix)})
@@ -170,26 +170,26 @@ class Learner:
                 states[int(k)].setdefault(int(j), {})[key] = t.clone()
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        self._take_facts(kept.facts)
-        self.moving = False
+        self._restore_counters(kept.state)
+        self.updating = False
 
-    def _take_facts(self, facts: TrainingState) -> None:
-        self.i, self.seconds, self.rescues = facts.i, facts.seconds, facts.rescues
-        self.first_loss, self.ending = facts.first_loss, facts.ending
-        self.window = [(torch.tensor(loss), torch.tensor(norm)) for loss, norm in facts.window]
+    def _restore_counters(self, state: TrainingState) -> None:
+        self.i, self.seconds, self.rescues = state.i, state.seconds, state.rescues
+        self.first_loss, self.ending = state.first_loss, state.ending
+        self.window = [(torch.tensor(loss), torch.tensor(norm)) for loss, norm in state.window]
 
-    def show(self) -> None:
-        """Make the models those that are looked at, which here they always are; see `reverie.training.sharding`."""
+    def gather_models(self) -> None:
+        """Complete the models of a sharded learner, see `reverie.training.sharding`; no operation here."""
 
-    def whole(self, kept: Snapshot) -> Snapshot:
-        """Return a snapshot with all of every tensor."""
+    def gather_snapshot(self, kept: Snapshot) -> Snapshot:
+        """Return a snapshot with complete tensors."""
         return kept
 
     def clip(self, limit: float) -> Tensor:
-        """Shorten the gradient to a length, and return what it had: ()."""
+        """Clip the norm of the gradient and return the norm before: ()."""
         return nn.utils.clip_grad_norm_(self.model.parameters(), limit).detach()
 
     def is_finite(self) -> bool:
-        """Tell whether every weight is a number."""
+        """Return whether all weights are finite."""
         weights = [t.detach() for t in self.model.state_dict().values() if t.is_floating_point()]
         return math.isfinite(float(torch.stack(torch._foreach_norm(weights)).sum()))

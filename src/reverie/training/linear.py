@@ -1,4 +1,4 @@
-"""What little any network must be able to do: the loss of the best linear filter, and how much its first map lets through."""
+"""Baselines of a network: the loss of the best linear denoiser, and the noise that the first layer loses."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from reverie.diffusion.pair import row
 from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.noise_levels import T_RANGES, level_of
 
-TIMES = 16  # in each range of t, at which the filter's error is averaged
-ASKED = 0.25  # of its largest share in the target, from which the noise of a range counts as asked for
-MOST_COORDINATES = 1024  # of points, up to which their covariance is taken and not their variances alone
+TIMES = 16  # times in each range of t at which the error of the filter is averaged
+TARGETED = 0.25  # least share of noise in the target of a range, relative to its maximum, for the comparison
+MOST_COORDINATES = 1024  # dimension of points up to which the full covariance is used
 
 
 def power(z: Tensor) -> Tensor:
-    """Return the variances of data along directions that are nearly independent: (D,) float64.
+    """Return the variances of data along nearly independent directions: (D,) float64.
 
-    For images those are the frequencies of each principal colour; for points the eigenvectors of the covariance.
+    For images these are the frequencies of each principal color; for points, the eigenvectors of the covariance.
     z: (n, C, H, W) or (n, D).
     """
     centred: Tensor = (z - z.mean(0)).double()
@@ -40,28 +40,28 @@ def power(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Filter:
-    """The best linear denoiser of data with a known power spectrum (Wiener 1949), by what it loses in each range of t.
+    """The best linear denoiser of data with a known power spectrum (Wiener 1949), by its loss in each range of t.
 
     E|x0 - x0_hat|² = mean over S of S sigma² / (alpha² S + sigma²).  loss_levels: the filter's loss, in the units of the
-    training loss; noise_levels: how much of the target's variance is noise, b² in the same units.
+    training loss; noise_levels: variance of the noise in the target, b², in the same units.
     """
 
     loss_levels: tuple[float, ...]
     noise_levels: tuple[float, ...]
 
     def missed(self, loss_levels: Sequence[float]) -> float:
-        """Return the share of the noise that a network loses beyond the filter, where noise is the most and is asked for."""
+        """Return the share of the noise that a network misses beyond the filter, in the range with most noise in the target."""
         if not max(self.noise_levels) > 0:  # the target is the clean data
             return 0.0
-        k = max(k for k in range(T_RANGES) if self.noise_levels[k] >= ASKED * max(self.noise_levels))
+        k = max(k for k in range(T_RANGES) if self.noise_levels[k] >= TARGETED * max(self.noise_levels))
         return (loss_levels[k] - self.loss_levels[k]) / self.noise_levels[k]
 
 
 def linear_filter(model: Diffusion, z: Tensor) -> Filter | None:
-    """Return what the best linear filter loses on data like these, without evaluating anything; None for too few.
+    """Return the loss of the best linear filter on such data, without evaluating a network; None for fewer than 2 data.
 
-    z: (n, ...) in model units; those that are not finite are left out.  Its loss is known for squared errors only, and not
-    where the schedule is learned, so that each t soon means another noise level.
+    z: (n, ...) in model units; data that are not finite are ignored.  None also for losses other than the squared error, and
+    for learned schedules, whose noise levels at each t change.
     """
     z, d = z[z.flatten(1).isfinite().all(1)], model.denoiser
     if len(z) < 2 or not isinstance(model.measure, Squared) or isinstance(d.schedule, Learned):
@@ -84,20 +84,20 @@ def linear_filter(model: Diffusion, z: Tensor) -> Filter | None:
 
 @dataclass(frozen=True)
 class FirstMap:
-    """How many numbers the first map of an image network makes of how many it is given, at each of its places."""
+    """Outputs (width) and inputs (folded) of the first layer of an image network at each position."""
 
     width: int
     folded: int
 
     @property
     def lost(self) -> float:
-        """The share of white noise that cannot pass."""
+        """The share of white noise that the layer loses."""
         return max(0.0, 1 - self.width / self.folded)
 
 
 @torch.no_grad()
 def first_map(model: Diffusion) -> FirstMap | None:
-    """Return the first convolution of maps, or dense layer on tokens, that the network's input meets; None without one."""
+    """Return the sizes of the first convolution, or dense layer on tokens, after the input; None without one."""
     found: list[FirstMap] = []
     numbers = torch.Size(model.model_shape).numel()
 

@@ -1,4 +1,4 @@
-"""Batches of a data set: any of them can be had at once, so a training can go on where it was left."""
+"""Batches of a dataset with random access, so that a training can resume at any step."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ Batch = tuple[Tensor, Tensor | None]
 
 @dataclass(frozen=True)
 class Share:
-    """Which micro-batches one of several processes works on.
+    """The micro-batches of one of several processes.
 
-    Batches are cut into `micro`, and of the `parts` of each step process `rank` has those whose number is its own modulo
+    A batch has `micro` micro-batches.  Of the `parts` of each step, process `rank` gets those whose number is its rank modulo
     `world`.
     """
 
@@ -34,9 +34,9 @@ WHOLE = Share()
 
 
 def batches(data: Dataset, batch: int, seed: int, first: int = 0, share: Share = WHOLE) -> Iterator[Batch]:
-    """Yield batches for ever, from number `first` on, each epoch in an order of its own that is a function of the seed.
+    """Yield batches without end, from number `first` on; the order of each epoch is a function of the seed.
 
-    share: which parts of them.
+    share: the micro-batches of this process.
     """
     number = first * share.micro
     batch = min(batch, len(data))
@@ -54,7 +54,7 @@ def batches(data: Dataset, batch: int, seed: int, first: int = 0, share: Share =
 
 
 def ahead(source: Iterator[Batch], depth: int = 4) -> Iterator[Batch]:
-    """Yield from a source that a thread of its own reads a few batches ahead of us."""
+    """Yield from a source that a thread reads a few batches ahead."""
     ready: queue.Queue[Batch | BaseException] = queue.Queue(depth)
     stop = threading.Event()
 
@@ -72,7 +72,7 @@ def ahead(source: Iterator[Batch], depth: int = 4) -> Iterator[Batch]:
                 put(item)
                 if stop.is_set():
                     return
-        except BaseException as error:  # carried over to the thread that waits
+        except BaseException as error:  # raised again in the reading thread
             put(error)
 
     threading.Thread(target=work, daemon=True).start()
@@ -87,6 +87,6 @@ def ahead(source: Iterator[Batch], depth: int = 4) -> Iterator[Batch]:
 
 
 def reader(data: Dataset, batch: int, seed: int, first: int = 0, share: Share = WHOLE) -> Iterator[Batch]:
-    """Yield batches from number `first` on, read ahead where images must be decoded."""
+    """Yield batches from number `first` on, prefetched if images must be decoded."""
     source = batches(data, batch, seed, first, share)
     return ahead(source) if isinstance(data.x, LazyImages) and not data.x.decoded else source

@@ -1,4 +1,4 @@
-"""Training as an iterator of steps."""
+"""The training loop, as an iterator of reports."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ from reverie.training.learner import RESCUES, Learner
 from reverie.training.loader import batches
 from reverie.training.sharding import ShardedLearner, gradients_of
 
-REPORTS, CHECKS = 200, 20  # how often, in a whole run, a step is reported and the held-out loss taken
-CHECK_SHARE, FREE = 0.05, 0.5  # of the training time, at most, goes into the held-out loss; but so many seconds always may
-OLDEST, OLD_SHARE = 0.4, 0.1  # of a run, at most, goes by between two checks, if one takes no larger share of it than this
-FIRST_PRICE, FIRST_FREE = 4.0, 2.0  # steps that the first check is taken to cost, and seconds that it may whatever the length
-CLOCK = 0.5  # the fewest seconds between reports when the length is given in minutes
-STEP_DECAYS = 10  # "step" halves the learning rate as often in a run
-END_SHARE = 0.25  # of the time so far, a training until good takes to end
-LATEST_END = 1 / (1 + END_SHARE)  # of the longest time allowed, when it begins to end anyway
-LEAST = 0.2  # of the time, at least, goes into steps, however long the data took to be read and the end will take
+REPORTS, CHECKS = 200, 20  # number of reports, and of checks on held-out data, in a run
+CHECK_SHARE, FREE = 0.05, 0.5  # upper limits for checks: share of the training time, or seconds if that is more
+OLDEST, OLD_SHARE = 0.4, 0.1  # longest part of a run between two checks, if a check takes at most this share of the run
+FIRST_PRICE, FIRST_FREE = 4.0, 2.0  # estimated duration of the first check in steps, and seconds that it always may take
+CLOCK = 0.5  # least seconds between reports of a training whose length is in minutes
+STEP_DECAYS = 10  # number of halvings of the learning rate with the decay "step"
+END_SHARE = 0.25  # duration of the final decay of a training until converged, relative to the time before
+LATEST_END = 1 / (1 + END_SHARE)  # fraction of the longest time at which the final decay starts at the latest
+LEAST = 0.2  # least share of the time for steps, however long the other stages take
 CHECK, OPTIMUM = "last check", "least possible loss"  # stages after the last step
-OPTIMUM_SHARE = 0.05  # of the time, at most, goes into the least possible loss
-OPTIMUM_NUMBERS = 7e6  # numbers of training data for which the least possible loss takes as long as a check
-EXPLODED = 10.0  # times the first loss: then something is wrong
+OPTIMUM_SHARE = 0.05  # upper limit of the time for the least possible loss
+OPTIMUM_NUMBERS = 7e6  # size of training data for which the least possible loss takes as long as a check
+EXPLODED = 10.0  # ratio of the loss to the first loss from which training has diverged
 
 
 def learning_rate(settings: TrainingConfig, fraction: float, ending: float | None = None) -> float:
-    """Return the learning rate at a fraction of the run: linear warm-up, then half a cosine to zero or ten halvings.
+    """Return the learning rate at a fraction of the run: linear warm-up, then a cosine decay to zero or ten halvings.
 
-    A training until good keeps the rate until it begins to end, then takes it linearly to zero.
+    A training until converged keeps the rate constant and ends with a linear decay to zero, from the fraction `ending` on.
     """
     if fraction < settings.warmup:
         return settings.learning_rate * max(fraction, 1e-3) / settings.warmup
@@ -59,9 +59,9 @@ def learning_rate(settings: TrainingConfig, fraction: float, ending: float | Non
 def limit_budget(
     budget: Budget, settings: TrainingConfig, device: torch.device, minutes: float | None = None, done: float = 0.0
 ) -> None:
-    """Give a budget the minutes of a training, counted by the wall's clock or by all threads of this process on a CPU.
+    """Limit a budget to the minutes of a training, in wall time or in CPU time of all threads of this process.
 
-    minutes: of the command, if it has other parts; done: seconds of them that were used before it.
+    minutes: of the whole command, if it has other parts; done: seconds of them already used.
     """
     minutes = settings.minutes if minutes is None else minutes
     seconds = math.inf if minutes is None else max(0.0, 60 * minutes - done)
@@ -69,7 +69,7 @@ def limit_budget(
 
 
 class StepClock:
-    """How much of a training is done, where its steps get the time of a command that other stages leave."""
+    """The fraction of a training that is done, where steps get the time that other stages of the command leave."""
 
     def __init__(self, budget: Budget, seconds: float) -> None:
         self.budget, self.clock = budget, budget.clock
@@ -79,30 +79,30 @@ class StepClock:
 
     @property
     def seconds(self) -> float:
-        """The seconds of training so far."""
+        """Seconds of training so far."""
         return self.clock() - self.begun
 
     @property
     def limit(self) -> float:
-        """The seconds of training at which it ends, as far as is known by now."""
+        """Seconds of training at its end, by the present estimate."""
         return max(self.least, self.seconds + self.budget.free)
 
     def fraction(self, seconds: float) -> float:
-        """Return how much is done after so many seconds; it never falls, though the limit may rise."""
+        """Return the fraction done after so many seconds; it never decreases, though the limit may rise."""
         if math.isfinite(self.least):
             self.done = max(self.done, min(1.0, seconds / self.limit))
         return self.done
 
 
 def end_of(ending: float) -> float:
-    """Return the fraction at which a training until good ends that began to end at this one."""
+    """Return the fraction at which a training until converged ends if its final decay starts at `ending`."""
     return min(1.0, ending * (1 + END_SHARE))
 
 
 class CheckSchedule:
-    """When a training is checked: CHECKS times, but no oftener than a share of its time allows.
+    """The schedule of checks: CHECKS times, within a share of the training time.
 
-    limit: seconds of the whole training, infinite where its length is in steps.
+    limit: seconds of the whole training, infinite if its length is in steps.
     """
 
     def __init__(self, limit: float, fraction: float, seconds: float) -> None:
@@ -111,7 +111,7 @@ class CheckSchedule:
         self.price: float | None = None  # in seconds, of the last one
 
     def due(self, fraction: float, seconds: float, step: float) -> bool:
-        """Tell whether it is time for a check.  step: seconds that one takes, by which the first check is judged."""
+        """Return whether a check is due.  step: seconds of a step, for estimating the first check."""
         affordable = self.spent <= max(FREE, CHECK_SHARE * seconds)
         if self.price is None:
             affordable = affordable and FIRST_PRICE * step <= max(FIRST_FREE, CHECK_SHARE * self.limit)
@@ -120,33 +120,33 @@ class CheckSchedule:
         return fraction == 1 or old or (fraction * CHECKS >= self.next and affordable)
 
     def made(self, fraction: float, took: float, first: bool) -> None:
-        """Note a check.  What the first of all took, when the network was new to the machine, is not held against others."""
+        """Record a check.  The first does not count, as the network is then slow."""
         self.price = took
         self.spent += took * (not first)
         self.next = math.floor(fraction * CHECKS) + 1
 
 
 def evaluate_check(learner: Learner, train: Dataset, held_out: Dataset, seed: int) -> dict[str, Any]:
-    """Return the figures of a check: of held-out data for average and raw weights, and of training data for the average."""
+    """Return the metrics of a check: on held-out data with EMA and raw weights, and on training data with EMA weights."""
     average = learner.average.model
     if isinstance(average, TrainedModel):
         average.finalize(train)
-    seen = average.held_out_metrics(train, seed)
+    on_train = average.held_out_metrics(train, seed)
     return {
         **average.held_out_metrics(held_out, seed),
-        "train_loss": seen["held_out"],
-        "train_levels": seen.get("held_out_levels", ()),
+        "train_loss": on_train["held_out"],
+        "train_levels": on_train.get("held_out_levels", ()),
         "raw_held_out": learner.model.held_out_metrics(held_out, seed)["held_out"],
     }
 
 
 def optimum_share(train: Dataset) -> float:
-    """Return how long the least possible loss takes to work out, in checks; it is not, where data are not in memory."""
+    """Return the duration of computing the least possible loss, in checks; 0 if data are not in memory (it is omitted)."""
     return train.x.numel() / OPTIMUM_NUMBERS if isinstance(train.x, torch.Tensor) else 0.0
 
 
-def _wrong(learner: Learner) -> tuple[int, str] | None:
-    """Return the first step since the last report that went wrong, and how, or None."""
+def _failure(learner: Learner) -> tuple[int, str] | None:
+    """Return the first failed step since the last report and its problem, or None."""
     first = learner.i - len(learner.window)
     for k, (lost, norm) in enumerate(learner.window):
         if not math.isfinite(lost):
@@ -161,34 +161,33 @@ def _wrong(learner: Learner) -> tuple[int, str] | None:
     return None
 
 
-def rescue(learner: Learner, wrong: tuple[int, str], train: Dataset, settings: TrainingConfig) -> Finding:
-    """Go back to a good state with half the learning rate; a third time, give up and say why."""
-    step, what = wrong
+def rescue(learner: Learner, failure: tuple[int, str], train: Dataset, settings: TrainingConfig) -> Finding:
+    """Roll back to a good state with half the learning rate; raise a UserError the third time."""
+    step, what = failure
     x, _ = next(batches(train, settings.batch, settings.seed, (step - 1) * settings.accumulate))
     lower = f"{settings.learning_rate / 10:.3g}"
     bad_data = not bool(torch.isfinite(x).all())
-    cause = "the batch of that step holds values that are not finite" if bad_data else "the learning rate is too high"
-    advice = "look for NaN in the data" if bad_data else f"train with --learning-rate {lower}"
+    cause = "the batch of that step contains values that are not finite" if bad_data else "the learning rate is too high"
+    advice = "remove NaN and infinite values from the data" if bad_data else f"train with --learning-rate {lower}"
     if learner.rescues == RESCUES:
-        raise UserError(f"stopped at step {step}: {what}, for the third time; probably {cause}: {advice}")
+        raise UserError(f"training stopped at step {step}: {what}, for the third time, probably because {cause}; {advice}")
     rescues, seconds = learner.rescues + 1, learner.seconds
     learner.restore(learner.good)
     learner.rescues, learner.seconds, learner.last = rescues, seconds, learner.good
-    what = f"{what}; back to step {learner.i} with the learning rate times {0.5**rescues:g}"
+    what = f"{what}; rolled back to step {learner.i} with the learning rate times {0.5**rescues:g}"
     return Finding(RESCUE, what, step, cause, advice, {} if bad_data else {"learning_rate": lower})
 
 
 def fit(
     learner: Learner, train: Dataset, held_out: Dataset, settings: TrainingConfig, stop: Callable[[], bool] = lambda: False,
-    mind_threads: Callable[[], None] = lambda: None, team: Team | None = None, budget: Budget | None = None,
+    adapt_threads: Callable[[], None] = lambda: None, team: Team | None = None, budget: Budget | None = None,
 ) -> Iterator[Step]:  # fmt: skip
-    """Train to the given number of steps or minutes and yield reports; learner.average holds the weights to keep.
+    """Train for the steps or minutes of the settings and yield reports; learner.average holds the final weights.
 
-    Everything random at step i is a function of the seed, i, and how often the training was rescued, so a learner put
-    back to an earlier state goes the same way again.  With a length in steps the result is a function of the settings;
-    with a length in minutes it depends on the machine's speed as well.  When stop() is true, it ends after the step;
-    mind_threads() is called after each, see `reverie.base.busy`; team: other processes that share the work, and are ready;
-    budget: the time of the command, of which the steps get what other stages leave.
+    All randomness at step i is a function of the seed, i and the number of rollbacks, so a restored learner repeats the same
+    steps.  With a length in steps the result is a function of the settings; with a length in minutes it also depends on the
+    speed of the machine.  stop: if true, the loop ends after the step; adapt_threads: called after each step, see
+    `reverie.base.busy`; team: processes that share the work; budget: the time of the command.
     """
     model = learner.model
     if budget is None:
@@ -199,7 +198,7 @@ def fit(
     total = settings.steps or math.inf
 
     def whole() -> float:
-        """Return how much of the longest time allowed will be used."""
+        """Return the share of the longest time that will be used."""
         return 1.0 if learner.ending is None else end_of(learner.ending)
 
     def fraction_now() -> float:
@@ -216,25 +215,25 @@ def fit(
     while fraction < 1 and not stop():
         seed = settings.seed if not learner.rescues else mix_seed(settings.seed, -(2**41) - learner.rescues)
         rate = 0.5**learner.rescues * learning_rate(settings, fraction * whole(), learner.ending)
-        told = StepInstruction(Instruction.STEP, learner.i, seed, fraction, rate)
+        instruction = StepInstruction(Instruction.STEP, learner.i, seed, fraction, rate)
         if team is not None:
-            team.broadcast(told)
-        lost, norm = make_step(learner, gradients, told)
+            team.broadcast(instruction)
+        lost, norm = make_step(learner, gradients, instruction)
         learner.average.update(learner.i)
         learner.i += 1
         learner.window.append((lost, norm))
-        learner.moving = False
+        learner.updating = False
         if learner.first_loss is None and math.isfinite(lost):
             learner.first_loss = float(lost)
-        mind_threads()
+        adapt_threads()
         learner.seconds = allowed.seconds
         fraction = fraction_now()
         now = time.monotonic()
         if not (fraction * REPORTS >= reports and (settings.steps is not None or now - reported >= CLOCK)) and fraction < 1:
             continue
-        learner.show()
-        if wrong := _wrong(learner):
-            finding = rescue(learner, wrong, train, settings)
+        learner.gather_models()
+        if failure := _failure(learner):
+            finding = rescue(learner, failure, train, settings)
             if team is not None and not isinstance(learner, ShardedLearner):
                 team.broadcast(StepInstruction(Instruction.RESTORE, learner.i))
                 broadcast_state(team, learner)
@@ -273,10 +272,10 @@ def fit(
 def fit_at_once(
     learner: Learner, train: Dataset, held_out: Dataset, settings: TrainingConfig, stop: Callable[[], bool], budget: Budget
 ) -> Iterator[Step]:
-    """Fit a model of closed form, or round by round, and yield a report of each round.
+    """Fit a model in closed form or in rounds, and yield a report of each round.
 
-    How many rounds it takes is not known before, so the fraction of round k is k / (k + 1) until the last, which is 1.  A fit
-    that was interrupted begins anew.
+    The number of rounds is not known in advance, so the fraction of round k is k / (k + 1), and 1 for the last.  An interrupted
+    fit starts again.
     """
     model = learner.model
     assert isinstance(model, FittedModel)
@@ -285,7 +284,7 @@ def fit_at_once(
     rounds = model.fit(train, settings.seed)
     cost = next(rounds, None)
     while cost is not None and not stop():
-        following = next(rounds, None)  # to know whether this was the last; what it left in the model is newer, and no worse
+        following = next(rounds, None)  # to know whether this round was the last; it updates the model
         learner.i += 1
         learner.seconds = clock() - begun
         last = following is None

@@ -1,4 +1,4 @@
-"""How much memory a training will take, worked out without taking any, and how much there is."""
+"""Estimates of the memory that a training needs, without allocating it, and the memory that is free."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from reverie.families.vae.autoencoder import Autoencoder
 from reverie.nets import NETWORKS
 from reverie.nets.efficientnet import EfficientNetLite0
 
-BYTES = 4  # of a number
-WEIGHT_COPIES = 16  # weights, their average and gradients, the optimizer's state, two snapshots of all that, and room to work
-LEVEL_COPIES = 5  # logits of a denoiser of levels, what they are made of, their probabilities, and the gradients of these
-DATUM_COPIES = 10  # data, noise, their mixture, estimates, the loss and the gradients of these
-OVERHEAD, ALLOCATED = 1.25, 64 * 2**20  # what an allocator and the layers' own room to work add: measured on U-Nets
+BYTES = 4  # per number
+WEIGHT_COPIES = 16  # weights, EMA, gradients, optimizer state, two snapshots of all these, and workspace
+LEVEL_COPIES = 5  # logits of a denoiser of levels, their inputs, probabilities, and the gradients of these
+DATUM_COPIES = 10  # clean data, noise, noisy data, estimates, the loss and the gradients of these
+OVERHEAD, ALLOCATED = 1.25, 64 * 2**20  # factor and bytes for the allocator and workspace of layers, measured on U-Nets
 
 
 class AllocationCounter(TorchDispatchMode):
-    """Keeps count of the bytes of all tensors that live at a time, by their storages."""
+    """Counts the bytes of all live tensors, by their storages: now, and at the peak."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.now = self.most = 0
+        self.now = self.peak = 0
         self.known: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -51,7 +51,7 @@ class AllocationCounter(TorchDispatchMode):
         if key not in self.known:
             self.known[key] = storage.nbytes()
             self.now += self.known[key]
-            self.most = max(self.most, self.now)
+            self.peak = max(self.peak, self.now)
             weakref.finalize(storage, self._leave, key)
 
     def _leave(self, key: int) -> None:
@@ -59,44 +59,43 @@ class AllocationCounter(TorchDispatchMode):
 
 
 class NetworkMemory:
-    """The memory that a network for data of a shape takes; its tensors have shapes and no content.
+    """The memory of a network for data of a shape, by fake tensors.
 
-    levels: numbers that a model has beside its network for each number of a datum.  What was worked out once is kept, by the
-    number of data.
+    levels: numbers that the model has beside its network for each number of a datum.  Results are cached by the batch size.
     """
 
     def __init__(self, network: Spec, shape: tuple[int, ...], levels: int = 0) -> None:
-        self.fake = FakeTensorMode()  # on the meta device other kernels would be chosen, with other needs
+        self.fake = FakeTensorMode()  # the meta device would choose other kernels
         with self.fake:
             self.net: nn.Module = build(NETWORKS, network, "network")
         self.shape = shape
-        self.steps, self.looks = dict[int, int](), dict[int, int]()
-        self.beside = levels * math.prod(shape)
-        self.weights = WEIGHT_COPIES * BYTES * (sum(p.numel() for p in self.net.parameters()) + self.beside)
+        self.steps, self.evaluations = dict[int, int](), dict[int, int]()
+        self.level_numbers = levels * math.prod(shape)
+        self.weights = WEIGHT_COPIES * BYTES * (sum(p.numel() for p in self.net.parameters()) + self.level_numbers)
 
     def step(self, batch: int) -> int:
         """Return the bytes of a training step."""
         if batch not in self.steps:
-            levels = int(OVERHEAD * LEVEL_COPIES * BYTES * batch * self.beside)
+            levels = int(OVERHEAD * LEVEL_COPIES * BYTES * batch * self.level_numbers)
             self.steps[batch] = levels + self._peak(batch, lambda x, level: self.net(x, level).sum().backward())
         return self.steps[batch]
 
-    def look(self, count: int) -> int:
-        """Return the bytes of evaluating so many data without gradients."""
-        if count not in self.looks:
+    def evaluation(self, count: int) -> int:
+        """Return the bytes of evaluating `count` data without gradients."""
+        if count not in self.evaluations:
             with torch.no_grad():
-                self.looks[count] = self._peak(count, self.net)
-        return self.looks[count]
+                self.evaluations[count] = self._peak(count, self.net)
+        return self.evaluations[count]
 
     def _peak(self, count: int, work: Callable[[Tensor, Tensor], Any]) -> int:
-        with self.fake, AllocationCounter() as ledger:
+        with self.fake, AllocationCounter() as counter:
             work(torch.empty(count, *self.shape), torch.empty(count))
         data = DATUM_COPIES * BYTES * count * math.prod(self.shape)
-        return ALLOCATED + int(OVERHEAD * (ledger.most + data))
+        return ALLOCATED + int(OVERHEAD * (counter.peak + data))
 
 
 def codec_step_memory(codec: Spec, batch: int) -> int:
-    """Return the bytes of a step in which the autoencoder of a codec is trained, see `latent_spec`."""
+    """Return the bytes of a training step of the autoencoder of a codec, see `latent_spec`."""
     return _codec_step(json.dumps(codec), batch)
 
 
@@ -104,39 +103,39 @@ def codec_step_memory(codec: Spec, batch: int) -> int:
 def _codec_step(codec: str, batch: int) -> int:
     spec, fake = json.loads(codec), FakeTensorMode()
     shape = tuple(spec["shape"])
-    with fake, AllocationCounter() as ledger:
+    with fake, AllocationCounter() as counter:
         model = autoencoder_of(settings_of_autoencoder(spec["autoencoder"]), shape)
         if isinstance(model, Autoencoder) and model.perceptual:
-            model.use_perceptual_network(EfficientNetLite0())  # its weights need not be read to know their shapes
+            model.use_perceptual_network(EfficientNetLite0())  # for its shapes, without reading its weights
         model.loss(torch.empty(batch, *shape), None, 0).mean().backward()
-    return ALLOCATED + int(OVERHEAD * ledger.most)
+    return ALLOCATED + int(OVERHEAD * counter.peak)
 
 
 def measure_step_memory(model: TrainedModel, x: Tensor, labels: Tensor | None) -> int:
-    """Return the most bytes that the tensors of one training step take at a time, beside the weights, by making one.
+    """Return the peak bytes of the tensors of a training step, besides the weights, by making one.
 
     x: (B, ...), a batch in user units; labels: (B,).
     """
-    with AllocationCounter() as ledger:
+    with AllocationCounter() as counter:
         model.loss(x, labels, 0).mean().backward()
-    most: int = ledger.most
+    peak: int = counter.peak
     for p in model.parameters():
         p.grad = None
-    return most
+    return peak
 
 
 def network_memory(network: Spec, shape: tuple[int, ...], levels: int = 0) -> NetworkMemory:
-    """Return the footprint of a network, the same one as before if it was asked for before."""
-    return _footprint(json.dumps(network), shape, levels)
+    """Return the memory of a network; cached."""
+    return _network_memory(json.dumps(network), shape, levels)
 
 
 @lru_cache(maxsize=16)
-def _footprint(network: str, shape: tuple[int, ...], levels: int) -> NetworkMemory:
+def _network_memory(network: str, shape: tuple[int, ...], levels: int) -> NetworkMemory:
     return NetworkMemory(json.loads(network), shape, levels)
 
 
 def available(device: torch.device) -> int | None:
-    """Return the bytes of memory that can still be had, None where the system does not tell."""
+    """Return the free bytes of memory; None if the system does not report them."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     found = [bytes_free for bytes_free in (_machine(), _container()) if bytes_free is not None]
@@ -144,7 +143,7 @@ def available(device: torch.device) -> int | None:
 
 
 def _machine() -> int | None:
-    """Return what the machine has: as Linux tells it, or the free pages, or half of all pages."""
+    """Return the free memory of the machine: as reported by Linux, or the free pages, or half of all pages."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -160,7 +159,7 @@ def _machine() -> int | None:
 
 
 def _container(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
-    """Return what is left of the least limit of the control groups that we are in (cgroup v2, or v1's own)."""
+    """Return the memory left below the limits of the control groups of this process (cgroup v2 or v1)."""
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:

@@ -14,13 +14,13 @@ from reverie.base.team import Team
 
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # steep at 0, within [0.7, 1.2] after a few steps (Jordan et al. 2024)
 ITERATIONS = 4
-LIKE_ADAM = 0.2  # the root mean square of an Adam update, which Muon's is brought to (arXiv:2502.16982, section 2.2)
+LIKE_ADAM = 0.2  # root mean square of an Adam update, to which Muon's is scaled (arXiv:2502.16982, section 2.2)
 
 
 def orthogonalise(g: Tensor) -> Tensor:
     """Return matrices with the singular vectors of g and singular values near 1.  g: (..., m, n) with m <= n.
 
-    Newton-Schulz: s -> a s + b s³ + c s⁵.  The iteration is done on the small side only: it keeps P and A = P g gᵀ P,
+    Newton-Schulz: s -> a s + b s³ + c s⁵.  The iteration works on the smaller side: it keeps P and A = P g gᵀ P,
     both (m, m), and multiplies P g once at the end.
     """
     a, b, c = NEWTON_SCHULZ
@@ -31,7 +31,7 @@ def orthogonalise(g: Tensor) -> Tensor:
     for i in range(ITERATIONS):
         factor = a * identity + (b * identity + c * gram) @ gram
         product = factor if i == 0 else factor @ product
-        if i < ITERATIONS - 1:  # nobody asks for the last one
+        if i < ITERATIONS - 1:  # the last one is not needed
             gram = factor @ gram @ factor
     return product @ g
 
@@ -41,13 +41,13 @@ def orthogonal(matrices: Tensor) -> Tensor:
     return orthogonalise(matrices) if matrices.shape[-2] <= matrices.shape[-1] else orthogonalise(matrices.mT).mT
 
 
-def made_orthogonal(matrices: list[Tensor], form: tuple[int, int]) -> list[Tensor]:
-    """Return `orthogonal` of tensors that are matrices of a form."""
+def orthogonal_updates(matrices: list[Tensor], form: tuple[int, int]) -> list[Tensor]:
+    """Return `orthogonal` of tensors as matrices of a shape."""
     return list(orthogonal(torch.stack([g.reshape(form) for g in matrices]))) if matrices else []
 
 
 def owners(forms: list[tuple[int, int]], world: int) -> list[int]:
-    """Return which of so many processes makes each matrix orthogonal: the dearest first, to whom has least to do."""
+    """Assign each matrix to a process: the most expensive first, to the process with the least load."""
     cost = [min(form) ** 2 * (2 * max(form) + 4 * ITERATIONS * min(form)) for form in forms]  # see `orthogonalise`
     load, found = [0] * world, [0] * len(forms)
     for k in sorted(range(len(forms)), key=lambda k: -cost[k]):
@@ -56,10 +56,10 @@ def owners(forms: list[tuple[int, int]], world: int) -> list[int]:
     return found
 
 
-def shared_out(ahead: Matrices, team: Team) -> Matrices:
-    """Return the orthogonal updates, each made by one process and told to the others.
+def distributed_updates(ahead: Matrices, team: Team) -> Matrices:
+    """Return the orthogonal updates, each computed by one process and sent to the others.
 
-    On two processes of one thread it takes, in milliseconds of the processor and with the exchange, 5.2 instead of 6.6 for
+    On two processes of one thread, it takes, in milliseconds of CPU time including communication, 5.2 instead of 6.6 for
     unet-tiny and 22 instead of 33 for unet-small: 2.3 and 4.4 % of a step of batch 64 (`benchmarks/team.py`).
     """
     forms = [form for form, found in ahead.items() for _ in found]
@@ -68,15 +68,15 @@ def shared_out(ahead: Matrices, team: Team) -> Matrices:
     device = next(iter(ahead.values()))[0].device
     mine, start, at = torch.zeros(max(sizes), device=device), 0, 0
     for form, found in ahead.items():
-        for update in made_orthogonal([g for k, g in enumerate(found, start) if whose[k] == team.rank], form):
+        for update in orthogonal_updates([g for k, g in enumerate(found, start) if whose[k] == team.rank], form):
             mine[at : at + update.numel()] = update.flatten()
             at += update.numel()
         start += len(found)
-    every, at_of, told = team.all_gather_unchecked(mine), [0] * team.world, iter(whose)
+    every, at_of, owner = team.all_gather_unchecked(mine), [0] * team.world, iter(whose)
     updates: Matrices = {form: [] for form in ahead}
     for form, found in ahead.items():
         for _ in found:
-            r, size = next(told), form[0] * form[1]
+            r, size = next(owner), form[0] * form[1]
             updates[form].append(every[r][at_of[r] : at_of[r] + size].view(form))
             at_of[r] += size
     return updates
@@ -86,11 +86,11 @@ Matrices = dict[tuple[int, int], list[Tensor]]  # of each form, rows and columns
 
 
 class Muon(Optimizer):
-    """Momentum whose update of a weight matrix is made orthogonal (Jordan et al. 2024, arXiv:2502.16982).
+    """Momentum with orthogonalised updates of weight matrices (Jordan et al. 2024, arXiv:2502.16982).
 
     m <- b m + (1 - b) g;  w <- w - rate 0.2 sqrt(max(rows, columns)) orthogonalise((1 - b) g + b m).
-    A convolution's weight counts as a matrix of outputs x (inputs x places).  Matrices of one shape are treated together.
-    team: processes that share the work out, see `shared_out`.
+    A convolution weight is a matrix of outputs x (inputs x positions).  Matrices of one shape are processed together.
+    team: processes that share the work, see `distributed_updates`.
     """
 
     team: Team | None = None
@@ -123,8 +123,8 @@ class Muon(Optimizer):
     def updates(self, ahead: Matrices) -> Matrices:
         """Return the orthogonal updates, given gradients and momenta."""
         if self.team is not None and self.team.world > 1:
-            return shared_out(ahead, self.team)
-        return {form: made_orthogonal(found, form) for form, found in ahead.items()}
+            return distributed_updates(ahead, self.team)
+        return {form: orthogonal_updates(found, form) for form, found in ahead.items()}
 
     def _momentum(self, p: Tensor) -> Tensor:
         state = self.state[p]
@@ -135,18 +135,18 @@ class Muon(Optimizer):
 
 
 def adamw_of(parameters: list[nn.Parameter], rate: float, decay: float) -> AdamW:
-    """Return AdamW for these parameters."""
+    """Return AdamW for the given parameters."""
     fused = parameters[0].device.type in ("cpu", "cuda")
     return AdamW(parameters, lr=rate, betas=(0.9, 0.99), weight_decay=decay, fused=fused)
 
 
 def adamw(net: nn.Module, rate: float, decay: float) -> list[Optimizer]:
-    """Return AdamW for everything."""
+    """Return AdamW for all parameters."""
     return [adamw_of([p for p in net.parameters() if p.requires_grad], rate, decay)]
 
 
 def muon(net: nn.Module, rate: float, decay: float) -> list[Optimizer]:
-    """Return Muon for the weights of dense layers, convolutions and recurrent cells, and AdamW for biases, norms and tables."""
+    """Return Muon for weights of dense layers, convolutions and recurrent cells, and AdamW for biases, norms and embeddings."""
     layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | nn.RNNBase)]
     named = [(name, p) for m in layers for name, p in m.named_parameters(recurse=False)]
     matrices = [p for name, p in named if name.startswith("weight") and p.requires_grad]

@@ -1,4 +1,4 @@
-"""Runs at a glance: what each was trained on, how far, and how it went, without loading any weights."""
+"""An overview of runs: data, progress and verdict of each, without loading weights."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from reverie.runs import folder
 from reverie.training import checkpoints
 from reverie.training.summary import short_verdict
 
-DEPTH = 3  # folders below the one that is given
+DEPTH = 3  # depth of the search for runs, in folders
 
 
 @dataclass(frozen=True)
 class Overview:
-    """One run.
+    """A run.
 
-    fraction: how much of its length is done; held_out: the last held-out loss, or cost, which has a unit; problem: why it
+    fraction: completed part of its length; held_out: the last held-out loss, or NLL if there is a unit; problem: why the run
     cannot be used.
     """
 
@@ -39,23 +39,23 @@ class Overview:
 
     @property
     def finished(self) -> bool:
-        """Tell whether the whole length is done."""
+        """Whether the run is complete."""
         return self.fraction == 1
 
     def as_row(self) -> dict[str, Any]:
-        """Return what is known: of a run that cannot be used, where it is and why."""
+        """Return the fields; only path and problem of a run that cannot be used."""
         return asdict(self) if self.problem is None else {"path": self.path, "problem": self.problem}
 
 
 def runs(where: str | Path = "runs") -> list[Overview]:
-    """Return the runs in a folder, or the run that it is, by their paths; one that is broken says why."""
+    """Return the runs in a folder, or the run that the folder is, ordered by path."""
     return [overview(path) for path in find_runs(Path(where))]
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Return the folders of the runs in a folder, or its own, by their paths; links are not followed."""
+    """Return the run folders in a folder, or the folder itself, ordered by path; links are not followed."""
     if not root.is_dir():
-        raise UserError(f"there is no folder {root}; say where the runs are, or train one with: reverie train spiral")
+        raise UserError(f"there is no folder {root}; give the folder of the runs, or train one with: reverie train spiral")
     found = []
     for place, inner, files in os.walk(root):
         path = Path(place)
@@ -68,7 +68,7 @@ def find_runs(root: Path) -> list[Path]:
 
 
 def overview(path: Path) -> Overview:
-    """Return what there is to say of the run in a folder; of one that is broken, why."""
+    """Return the overview of the run in a folder."""
     try:
         config = folder.read_config(path)
         _check_weights(path)
@@ -87,7 +87,7 @@ def overview(path: Path) -> Overview:
 
 
 def _check_weights(path: Path) -> None:
-    """Refuse a run without weights, or with a file that is no such one; only its head is read."""
+    """Refuse a run without valid weights; reads only the header."""
     weights = own_file(path, folder.WEIGHTS_FILE)
     if not weights.exists():
         why = "it was stopped before its first checkpoint, or is training now" if not checkpoints.existing(path) else "missing"

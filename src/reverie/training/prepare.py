@@ -1,4 +1,4 @@
-"""Getting ready to train: everything is checked before anything is written."""
+"""Preparing a training: all checks precede the first write."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from reverie.runs.source_data import reading_options, source_name
 from reverie.training import finetuning
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_free, claim, sweep
-from reverie.training.codec_training import SHARE, LatentRequest, codec_plan, open_codec, shared, total_length, use_codec
+from reverie.training.codec_training import SHARE, LatentRequest, codec_plan, open_codec, stage_length, total_length, use_codec
 from reverie.training.gradient import micro_batches
 from reverie.training.learner import Learner
 from reverie.training.loop import limit_budget
@@ -55,13 +55,13 @@ READING = (
     "condition_columns", "condition_image", "pairs", "columns",
 )  # fmt: skip
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.option_names}
-BEGIN_SHARE = 0.05  # of the time, at most, goes into clusters and other first weights that depend on the data
-DEFAULT_FAMILY = "diffusion"  # of kinds that it takes
-NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset", "budget")  # parameters that are not options of a training
+BEGIN_SHARE = 0.05  # upper limit of the time for clusters and other initialization from data
+DEFAULT_FAMILY = "diffusion"  # for the kinds of data that it takes
+NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset", "budget")  # parameters that are no options of a training
 
 
 def check_options(given: Iterable[str]) -> None:
-    """Refuse the name of an option that no training takes, before anything is read."""
+    """Refuse unknown options of a training, before data are read."""
     named = (*signature(prepare).parameters, *signature(resume).parameters)
     every = dict.fromkeys((*named, *READING, *TrainingConfig.model_fields, *sorted(FAMILY_OPTIONS)))
     known = [name for name in every if name not in NO_OPTIONS]
@@ -70,7 +70,7 @@ def check_options(given: Iterable[str]) -> None:
 
 
 def read_family(family: str | Spec, options: dict[str, Any]) -> tuple[Family[Any], dict[str, Any]]:
-    """Return the family, and its own options: those in its spec, and those taken out of the options of a training."""
+    """Return the family and its options: those of its spec, and those moved from the options of a training."""
     spec = parse(family)
     found = pick(FAMILIES, str(spec.get("name")), "family")
     own = {key: value for key, value in spec.items() if key != "name"}
@@ -103,15 +103,14 @@ def prepare(
     budget: Budget | None = None,
     **options: Any,
 ) -> Training:
-    """Check everything, make the run folder and return the training; nothing is written if anything is wrong.
+    """Check all settings, make the run folder and return the training; writes nothing if a check fails.
 
-    What is not given is chosen for the data by the family, and the family by the kind of the data.  options: how to read the
-    data, as in `load_data` (size, fit, labels, ...), those of the family (network, schedule, target, augment, ...), and further
-    fields of TrainingConfig (batch, learning_rate, ...).  start_from: a run whose weights are the first ones; keep_data: if
-    the run keeps a copy of them; latent_space: whether images are coded by an autoencoder, which is trained first, or by their
-    size; codec: the run of one.
-    processes: that share the work on this machine; shard: whether they share parameters, optimizer state and averages, too.
-    budget: the time of the whole command, where that began before this.
+    The kind of data chooses the family, and the family all settings that are not given.  options: of reading data, as in
+    `load_data` (size, fit, labels, ...), of the family (network, schedule, target, augment, ...), and further fields of
+    TrainingConfig (batch, learning_rate, ...).  start_from: a run with the initial weights; keep_data: whether the run stores a
+    copy of its data; latent_space: whether to train latent diffusion, None chooses by the image size; codec: a run of an
+    autoencoder; processes: number of processes on this machine; shard: whether they also share parameters, optimizer state and
+    EMA weights; budget: the time of the whole command.
     """
     budget = budget or Budget()
     check_options(options)
@@ -121,7 +120,7 @@ def prepare(
     check_processes(processes)
     check_seed(seed)
     if sum(length is not None for length in (steps, minutes, epochs)) > 1:
-        raise UserError("give only one of --steps, --minutes and --epochs")
+        raise UserError("more than one length; give only one of --steps, --minutes and --epochs")
     for name, length, most in (
         ("steps", steps, MOST_STEPS),
         ("minutes", minutes, MOST_MINUTES),
@@ -129,46 +128,48 @@ def prepare(
     ):
         if length is not None and not 0 < length <= most:
             raise UserError(f"the number of {name} must be above 0 and at most {most:,}, got {length}")
-    kind, wished = read_family(family or DEFAULT_FAMILY, options)
-    given_codec = wished.pop("codec") if isinstance(wished.get("codec"), str | Path) else None
-    if kind.name != "diffusion" and (latent_space or given_codec is not None):
-        raise UserError(f"a latent space is one of diffusion models; the family {kind.name} takes no --latent and no --codec")
+    kind, family_options = read_family(family or DEFAULT_FAMILY, options)
+    codec_option = family_options.pop("codec") if isinstance(family_options.get("codec"), str | Path) else None
+    if kind.name != "diffusion" and (latent_space or codec_option is not None):
+        raise UserError(f"the family {kind.name} has no latent diffusion; omit --latent and --codec")
     if options.get("lora") is not None and start_from is None:
-        raise UserError("adapters of low rank change a trained network; give --from RUN with --lora")
-    if given_codec is not None and (latent_space is False or start_from is not None):
-        raise UserError("--codec RUN draws in the latent space of that run; give it without --no-latent and --from")
+        raise UserError("--lora adapts a trained network; add --from RUN")
+    if codec_option is not None and (latent_space is False or start_from is not None):
+        raise UserError("--codec RUN uses the latent space of that run; omit --no-latent and --from")
     if latent_space and start_from is not None:
-        raise UserError("--from RUN takes the codec of that run; leave --latent out")
-    coder = open_codec(given_codec) if given_codec is not None else None
-    asked = {key: _as_asked(value) for key, value in wished.items() if (key, value) != ("augment", "auto")}
+        raise UserError("--from RUN uses the codec of that run; omit --latent")
+    codec_run = open_codec(codec_option) if codec_option is not None else None
+    requested = {key: _as_option(value) for key, value in family_options.items() if (key, value) != ("augment", "auto")}
     before = finetuning.open_start(start_from, kind) if start_from is not None else None
     if before is not None:
-        wished = finetuning.wished_of(before, wished)
-    latent = LatentRequest(latent_space, wished, coder, by_size=kind.name == "diffusion" and before is None)
-    theirs = coder.config.data.shape if coder is not None else (1,)
+        family_options = finetuning.options_of(before, family_options)
+    latent = LatentRequest(latent_space, family_options, codec_run, by_size=kind.name == "diffusion" and before is None)
+    theirs = codec_run.config.data.shape if codec_run is not None else (1,)
     request = TrainingRequest(
-        kind, minutes, steps, wished, options, where, latent.codec, theirs[0], trains_codec=coder is before is None,
+        kind, minutes, steps, family_options, options, where, latent.codec, theirs[0], trains_codec=codec_run is before is None,
     )  # fmt: skip
     request.check(data, reading.get("size"))
     if out is not None:
         check_free(Path(out), overwrite)
     # With --from or --codec the size is not known before the data are read.
-    check_memory = request.check_memory if before is coder is None or reading.get("size") else None
+    check_memory = request.check_memory if before is codec_run is None or reading.get("size") else None
     largest = largest_colour_side(minutes, steps, where.type) if epochs is None else DEFAULT_SIDE
     dataset = load_data(data, seed=seed, on_shape=check_memory, largest_colour=largest, **reading)
-    like, like_theirs = before or coder, tuple[str, ...]()
+    like, like_theirs = before or codec_run, tuple[str, ...]()
     if like is not None and reading.get("size") is None and (size := finetuning.size_of(like, dataset)):
         reading["size"] = size
-        like_theirs = (f"images are brought to {size if 'x' in size else f'{size}x{size}'}, as those of {like.path}",)
+        like_theirs = (f"images are resized to {size if 'x' in size else f'{size}x{size}'}, the size of {like.path}",)
         dataset = load_data(data, seed=seed, on_shape=request.check_memory, **reading)
     if before is not None:
         finetuning.check_shape(before, dataset)
-    kind, suited = family_for(dataset, kind, wished, chosen=family is not None or latent_space is not None or like is not None)
-    wished = {key: value for key, value in wished.items() if key in kind.option_names}
+    kind, suited = family_for(
+        dataset, kind, family_options, chosen=family is not None or latent_space is not None or like is not None
+    )
+    family_options = {key: value for key, value in family_options.items() if key in kind.option_names}
     if dataset.conditions is not None and "captions" not in kind.can:
         if reading.get("labels", "auto") != "auto" or reading.get("condition_columns") or reading.get("condition_image"):
             able = ", ".join(name for name, other in FAMILIES.items() if "captions" in other.can)
-            raise UserError(f"the family {kind.name} is told no captions, numbers or images; families that are: {able}")
+            raise UserError(f"the family {kind.name} has no conditions other than labels; families that have: {able}")
         dataset = replace(dataset, conditions=None, report={**dataset.report, "labels_by": "none"})
     given, options = dict(options), options | request.smaller
     if keep_data:
@@ -178,14 +179,14 @@ def prepare(
         one_step = train_set.passes(options.get("accumulate", 1), options.get("batch", kind.batch(dataset)))
         steps = max(1, round(epochs / one_step))
         if steps > MOST_STEPS:
-            raise UserError(f"{epochs:g} epochs of these data take {steps:,} steps; at most {MOST_STEPS:,} are made")
+            raise UserError(f"{epochs:g} epochs of these data are {steps:,} steps; use at most {MOST_STEPS:,}")
     tell = reading.get("on_progress") or silent
     first, lengths = None, (minutes, steps)
     if (codec := latent.codec(dataset)) is not None:
-        wished = {**wished, "codec": codec}
-        if coder is None:
-            first, lengths = codec_plan(dataset.shape, minutes, steps), shared(minutes, steps, 1 - SHARE)
-    plan = kind.plan(PlanRequest(dataset, train_set, *lengths, seed, where.type, wished, options, tell))
+        family_options = {**family_options, "codec": codec}
+        if codec_run is None:
+            first, lengths = codec_plan(dataset.shape, minutes, steps), stage_length(minutes, steps, 1 - SHARE)
+    plan = kind.plan(PlanRequest(dataset, train_set, *lengths, seed, where.type, family_options, options, tell))
     reasons = (
         *suited,
         *((latent.reason(dataset, codec),) if codec is not None else ()),
@@ -205,7 +206,7 @@ def prepare(
     shape = model_shape(plan.settings.codec, dataset.shape) if pictures else ()  # what bfloat16 was measured for on processors
     precision = default_precision(shape, where) if where.type == "cpu" else "bf16" if has_fast_bf16(where) else "fp32"
     if precision == "bf16" and where.type == "cpu" and "precision" not in options:
-        reasons = (*reasons, "computed in bfloat16, which this processor is quick at; --precision fp32 for full digits")
+        reasons = (*reasons, "computed in bfloat16, which is fast on this processor; --precision fp32 for full precision")
     described_data = DataConfig(
         name=dataset.name, source=storable(source_name(data)),
         count=len(dataset), seed=seed, shape=dataset.shape, labels=dataset.label_names,
@@ -218,11 +219,14 @@ def prepare(
         try:
             settings = TrainingConfig(**{"seed": seed, "precision": precision, **training})
         except ValidationError as error:
-            raise UserError(f"cannot train like this: {first_problem(error)}") from None
+            raise UserError(f"cannot train with these settings: {first_problem(error)}") from None
         versions = {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()}
         return Config(versions=versions, data=described_data, family=of.settings, training=settings, **also)
 
-    taken = {"start": finetuning.record(before) if before else None, "codec": finetuning.record(coder) if coder else None}
+    taken = {
+        "start": finetuning.record(before) if before else None,
+        "codec": finetuning.record(codec_run) if codec_run else None,
+    }
     config = configured(plan, planned, **taken)
     training = config.training
     if shard:
@@ -230,19 +234,19 @@ def prepare(
     config = config.model_copy(update={"requested": {
         **{key: getattr(training, key) for key in given},
         **({"seed": seed} if seed else {}),
-        **asked,
+        **requested,
         **({"from": storable(str(start_from))} if start_from is not None else {}),
-        **({"codec": storable(str(given_codec))} if given_codec is not None else {}),
+        **({"codec": storable(str(codec_option))} if codec_option is not None else {}),
         **({"latent": latent_space} if latent_space is not None else {}),
     }})  # fmt: skip
     limit_budget(budget, training, where, total_length(config)[0])
     model = build_model(config)
     if isinstance(model, TrainedModel):
         model.initialize(train_set, Deadline(BEGIN_SHARE * budget.seconds, budget.clock))
-    if coder is not None:
-        use_codec(model, coder, train_set)
+    if codec_run is not None:
+        use_codec(model, codec_run, train_set)
     if before is not None:
-        reasons += finetuning.carry(before, model, config, train_set)
+        reasons += finetuning.transfer(before, model, config, train_set)
     if not reading.get("size") and (small := small_for_the_budget(dataset, largest, minutes)):
         reasons += (small,)
     model = model.to(where)
@@ -253,35 +257,35 @@ def prepare(
     about = tuple(describe_dataset(dataset))
     model.warn()
     learner = Learner(model, training)
-    lock, before_it = claim(out, dataset.name, overwrite), None
+    lock, codec_training = claim(out, dataset.name, overwrite), None
     path = lock.folder
     if out is None and path.name != dataset.name:
-        about += (f"this run goes to {path}, because {path.with_name(dataset.name)} is there already",)
+        about += (f"the run folder is {path}, as {path.with_name(dataset.name)} exists",)
     try:
-        folder.write_config(path, config)  # first, as it shows whose the other files are
+        folder.write_config(path, config)  # first, as it marks the folder as a run
         if keep_data:
             data_copy.write_data_copy(path, dataset)
         if first is not None:
             also: dict[str, Any] = {"clock": training.clock}
             if where.type == "cpu":
-                also["precision"] = "fp32"  # bfloat16 is no quicker for these autoencoders
+                also["precision"] = "fp32"  # bfloat16 is no faster for these autoencoders
             own = configured(first, {**first.training, **also, **request.codec_smaller})
-            before_it = _codec_training(path, own, train_set, held_out, where, budget)
-            reasons += before_it.reasons
+            codec_training = _codec_training(path, own, train_set, held_out, where, budget)
+            reasons += codec_training.reasons
     except BaseException:
         sweep(path, whole_run=True)
         lock.release()
         raise
     return Training(
         Run(config, learner.average.model, path), learner, train_set, held_out, lock, about, reasons, tensorboard,
-        first=before_it, processes=processes, shard=shard, budget=budget,
+        first=codec_training, processes=processes, shard=shard, budget=budget,
     )  # fmt: skip
 
 
 def _codec_training(
     path: Path, config: Config, train: Dataset, held_out: Dataset, where: torch.device, budget: Budget
 ) -> Training:
-    """Return the training of the autoencoder of a run, which is a run in its folder.  budget: that of the whole command."""
+    """Return the training of the autoencoder of a run, in a run folder within it.  budget: of the whole command."""
     model = build_model(config)
     assert isinstance(model, TrainedModel)
     model.initialize(train)
@@ -297,8 +301,8 @@ def _codec_training(
     return Training(Run(config, learner.average.model, lock.folder), learner, train, held_out, lock, reasons=reasons)
 
 
-def _as_asked(value: Any) -> Any:
-    """Return an option of a family as it is given on the command line."""
+def _as_option(value: Any) -> Any:
+    """Return an option of a family as on the command line."""
     if isinstance(value, list | tuple):
         return ",".join(map(format_spec, value))
     return format_spec(value) if isinstance(value, str | Mapping) else value
@@ -307,9 +311,9 @@ def _as_asked(value: Any) -> Any:
 def family_for(
     dataset: Dataset, family: Family[Any], options: Mapping[str, Any], chosen: bool
 ) -> tuple[Family[Any], tuple[str, ...]]:
-    """Return the family for data, with a line about it where it is not the given one; refuse data that this cannot take.
+    """Return the family for data, and a line about it if it is not the given one; refuse data of other kinds.
 
-    options: of the family; chosen: whether a person asked for the given one.
+    options: of the family; chosen: whether the user gave the family.
     """
     kind = dataset.kind
     if kind in family.kinds:
@@ -317,8 +321,8 @@ def family_for(
     able = {name: other for name, other in FAMILIES.items() if kind in other.kinds}
     takes = f"{family.name} takes {' and '.join(family.kinds)}"
     if chosen:
-        raise UserError(f"{dataset.name} holds {kind}, and the family {takes}; families that take {kind}: {', '.join(able)}")
+        raise UserError(f"{dataset.name} contains {kind}, and the family {takes}; families that take {kind}: {', '.join(able)}")
     best = next(other for other in able.values() if kind in other.default_for)
     best.check({key: value for key, value in options.items() if value != "auto"})
     others = ", ".join(name for name in able if name != best.name)
-    return best, (f"family: {best.name}, as these are {kind} and {takes}; --family chooses another: {others}",)
+    return best, (f"family: {best.name}, as the data are {kind} and {takes}; --family selects another: {others}",)

@@ -1,4 +1,4 @@
-"""Previews: the same seeds drawn again and again while a model learns, and what they tell."""
+"""Previews: samples of the same seeds during training, and their statistics."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ from reverie.runs.run import Run
 from reverie.runs.sampling_options import Options
 
 FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
-DRAWN: dict[Kind, int] = {"points": 1000, "series": 64, "images": 32}  # data of a preview
+DRAWN: dict[Kind, int] = {"points": 1000, "series": 64, "images": 32}  # samples of a preview
 SHOWN, STEPS = 12, 12  # images on the sheet, and sampling steps
-HUGE, HUGE_DRAWN = 2**20, 2  # numbers in an image above which so few are drawn
-BLOCK, MOST_LAZY = 4096, 4096  # data looked through at a time; and in all where they must be read from files
-MOST_READ = 2**29  # numbers in all of those from files
-SAME = 1 / 510  # of the data's range: what is closer is the same datum again, and no neighbour
-REFERENCE = 256  # data that previews are compared with: held-out ones, and training data where those are fewer
+HUGE, HUGE_DRAWN = 2**20, 2  # image size above which a preview has fewer samples, and how many
+BLOCK, MOST_LAZY = 4096, 4096  # training data searched at a time, and in total if read from files
+MOST_READ = 2**29  # total size of those from files
+SAME = 1 / 510  # distance, relative to the data's range, below which a neighbor is a duplicate
+REFERENCE = 256  # data for comparison: held-out data, filled up with training data
 LABEL_ROWS, LABEL_COLUMNS = 20, 8
-FILM_PRICE = 0.3  # previews, about, that joining them to a film takes the time of
+FILM_PRICE = 0.3  # duration of writing the film, in previews
 
 
-def quickly(run: Run) -> Options:
-    """Return the options of a quick drawing: few steps, of the model as it is, where it is drawn in steps at all."""
+def preview_options(run: Run) -> Options:
+    """Return sampling options of previews: few steps, without autoguidance."""
     options = run.config.model_family.options
     quick: Options = {"steps": STEPS} if "steps" in options and not run.distilled else {}
     if "autoguidance" in options:
@@ -57,17 +57,17 @@ def quickly(run: Run) -> Options:
     return quick
 
 
-def draw(run: Run, n: int) -> Tensor:
-    """Return n samples as they are looked at, (n, ...): always the same seeds."""
+def preview_samples(run: Run, n: int) -> Tensor:
+    """Return n samples of fixed seeds in the units of previews: (n, ...)."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReverieWarning)  # it was said when the training was prepared
-        for frame in run.frames(n, **quickly(run)):
+        warnings.simplefilter("ignore", ReverieWarning)  # warned already in `prepare`
+        for frame in run.frames(n, **preview_options(run)):
             last = frame
     return run.model.picture(last.x0)
 
 
 def _sheet(path: Path) -> np.ndarray | None:
-    """Return a sheet that was drawn before, (H, W, 3) uint8, or nothing where the file is no longer one."""
+    """Return an earlier sheet, (H, W, 3) uint8, or None if the file is damaged."""
     try:
         with Image.open(path, formats=["PNG"]) as image:
             return np.asarray(image.convert("RGB"))
@@ -76,7 +76,7 @@ def _sheet(path: Path) -> np.ndarray | None:
 
 
 class Previews:
-    """Draws previews into the run folder and says what they look like beside the data."""
+    """Writes previews into the run folder and compares them with the data."""
 
     def __init__(self, run: Run, raw: Run, train: Dataset, held_out: Dataset) -> None:
         self.run, self.raw, self.train = run, raw, train
@@ -85,20 +85,21 @@ class Previews:
         few = min(most - len(self.held), len(train))
         self.reference = torch.cat([self.held, self._encode(train, torch.arange(few))]) if few > 0 else self.held
         self.low, self.high = float(self.held.min()), float(self.held.max())
-        self.truth = appearance_stats(self.held, self._nearness(self.held)[0], self.low, self.high)
+        self.truth = appearance_stats(self.held, self._neighbors(self.held)[0], self.low, self.high)
 
     def _encode(self, data: Dataset, index: Tensor) -> Tensor:
         model = self.run.model
         return model.units.encode(data.batch(index)[0].to(model.device))
 
-    def _nearness(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return how far the closest training datum is, by how far that one's own neighbour is; its number; the distance.
+    def _neighbors(self, z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the relative distance to the nearest training datum, its index, and the distance: (n,) each.
 
-        (n,) each.  Plain data have close neighbours and odd ones far, so a sky near another sky is no copy of it.
+        The relative distance is divided by that of the training datum to its own nearest neighbor, as plain images, such as
+        skies, lie close to each other without being copies.
         """
         distance, index = nearest(z, self._blocks())
         around, _ = nearest(self._encode(self.train, index.cpu()), self._blocks(), beyond=SAME * (self.high - self.low))
-        alone = around.isinf() | (around == 0)  # a datum that has no neighbour, or equal ones only
+        alone = around.isinf() | (around == 0)  # a datum without neighbors, or with duplicates only
         return torch.where(alone, distance, distance / around), index, distance
 
     def _blocks(self) -> Iterator[Tensor]:
@@ -109,16 +110,16 @@ class Previews:
             yield self._encode(self.train, part)
 
     def take(self, i: int) -> tuple[AppearanceStats, float]:
-        """Draw the sheet of step i; return what it looks like and its energy distance to data."""
+        """Write the preview of step i; return its statistics and its energy distance to data."""
         few = HUGE_DRAWN if math.prod(self.train.shape) > HUGE else DRAWN[self.train.kind]
-        z = draw(self.run, evaluation_batch_size(self.train.shape, few))
-        raw = draw(self.raw, min(SHOWN, len(z)) if self.train.kind == "images" else len(z))
-        ratio, index, distance = self._nearness(z)
+        z = preview_samples(self.run, evaluation_batch_size(self.train.shape, few))
+        raw = preview_samples(self.raw, min(SHOWN, len(z)) if self.train.kind == "images" else len(z))
+        ratio, index, distance = self._neighbors(z)
         path = own_file(self.run.path, f"{FOLDER}/step-{i:07d}.png")
         if self.train.kind == "images":
             self._sheet(path, z[:SHOWN], raw, index[:SHOWN], distance[:SHOWN])
         elif self.train.kind == "series":
-            save(lines(self.run.decode(z), "average weights", self.train.columns), path)
+            save(lines(self.run.decode(z), "EMA weights", self.train.columns), path)
         else:
             self._clouds(path, z, raw)
         return appearance_stats(z, ratio, self.low, self.high), energy_distance(z, self.reference)
@@ -126,7 +127,7 @@ class Previews:
     def _sheet(self, path: Path, z: Tensor, raw: Tensor, index: Tensor, distance: Tensor) -> None:
         closest = self._encode(self.train, index.cpu())
         rows = [channels_last(self.run.model.units.decode(part).float().cpu().numpy()) for part in (z, raw, closest)]
-        titles = [["average"] * len(z), ["raw"] * len(z), [f"train {d:.2f}" for d in distance.tolist()]]
+        titles = [["EMA"] * len(z), ["raw"] * len(z), [f"train {d:.2f}" for d in distance.tolist()]]
         sheet = contact_sheet(to_bytes(np.concatenate(rows)), [t for row in titles for t in row], columns=len(z))
         with atomic(path) as aside:
             Image.fromarray(sheet).save(aside)
@@ -139,12 +140,12 @@ class Previews:
         made = figure(9, 3.3, NAMED_CLOUDS if names else CLOUDS)
         limits = limits_of(data, bool(names))
         panels = zip(made.subplots(1, 3), (self.run.decode(z), self.run.decode(raw), data), strict=True)
-        for (axes, points), title in zip(panels, ("average weights", "raw weights", "training data"), strict=True):
+        for (axes, points), title in zip(panels, ("EMA weights", "raw weights", "training data"), strict=True):
             dots(point_axes(axes, limits, title, names), points)
         save(made, path)
 
     def finish_share(self) -> float:
-        """Return about how many previews `finish` takes the time of."""
+        """Return the estimated duration of `finish`, in previews."""
         if self.train.kind != "images":
             return FILM_PRICE
         known = self.run.config.data
@@ -152,7 +153,7 @@ class Previews:
         return FILM_PRICE + drawn / (DRAWN["images"] + SHOWN)
 
     def finish(self) -> None:
-        """Join the sheets to a film, and draw a contact sheet of the labels, or of some captions, of a conditional run."""
+        """Write a film of the previews, and a sheet of samples with labels or captions of a conditional run."""
         run = self.run.path
         paths = [own_file(run, f"{FOLDER}/{path.name}") for path in sorted((run / FOLDER).glob("step-*.png"))]
         read = [(path, sheet) for path in paths if (sheet := _sheet(path)) is not None]
@@ -163,17 +164,19 @@ class Previews:
         if self.train.kind == "images" and names:
             titles = [name for name in names for _ in range(LABEL_COLUMNS)]
             with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as aside:
-                Image.fromarray(contact_sheet(to_bytes(self._labelled(len(names))), titles, columns=LABEL_COLUMNS)).save(aside)
+                Image.fromarray(contact_sheet(to_bytes(self._label_samples(len(names))), titles, columns=LABEL_COLUMNS)).save(
+                    aside
+                )
 
         if self.train.kind == "images" and self.run.config.data.condition is not None:
-            made = self.run.sample(LABEL_ROWS, **quickly(self.run))
+            made = self.run.sample(LABEL_ROWS, **preview_options(self.run))
             with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as aside:
                 Image.fromarray(contact_sheet(to_bytes(made.x), made.labels)).save(aside)
 
-    def _labelled(self, labels: int) -> np.ndarray:
-        """Draw the images of the first labels, one label after the other: each has the same noise."""
+    def _label_samples(self, labels: int) -> np.ndarray:
+        """Return images of the first labels, all from the same noise."""
         seeds, cond = image_seeds(0, LABEL_COLUMNS).repeat(labels), torch.arange(labels).repeat_interleave(LABEL_COLUMNS)
-        options = quickly(self.run)
+        options = preview_options(self.run)
         parts = []
         for part in torch.arange(len(seeds)).split(self.run.batch_size()):
             *_, last = self.run.model.frames(SamplingInputs(seeds[part], cond[part], options=options))

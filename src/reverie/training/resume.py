@@ -1,4 +1,4 @@
-"""Going on with a run where its last checkpoint left it."""
+"""Resuming a run from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ from reverie.training import checkpoints, finetuning
 from reverie.training import tensorboard as events
 from reverie.training.claim import CODEC_FOLDER, check_own, sweep
 from reverie.training.codec_training import is_latent, total_length, use_codec
-from reverie.training.distil import taught_again, teacher_of
+from reverie.training.distil import restore_distillation, teacher_of
 from reverie.training.learner import Learner
 from reverie.training.loop import limit_budget
 from reverie.training.sharding import check_shard
 from reverie.training.trainer import Training
 
 
-def _longer(run: Run, minutes: float | None, steps: int | None) -> Config:
-    """Return the configuration of a run that goes on for more minutes or steps; the other unit is converted by its speed."""
+def _extended(run: Run, minutes: float | None, steps: int | None) -> Config:
+    """Return the configuration of an extended run; minutes and steps are converted by its speed."""
     rows, now = run.metrics(), run.config.training
     if minutes is None and steps is None:
-        raise UserError("say for how long to go on with --minutes or --steps beside --extend")
+        raise UserError("--extend needs a length; add --minutes or --steps")
     if not rows:
-        raise UserError(f"{run.path} has no reports in {folder.METRICS}, so its speed is not known")
+        raise UserError(f"{run.path} has no reports in {folder.METRICS}, so its speed is unknown; train it again")
     per_minute = 60 * rows[-1]["i"] / max(rows[-1]["seconds"], 1e-3)
     if now.minutes is not None:
         length = {"minutes": rows[-1]["seconds"] / 60 + (minutes if minutes is not None else (steps or 0) / per_minute)}
@@ -54,12 +54,12 @@ def _longer(run: Run, minutes: float | None, steps: int | None) -> Config:
     try:
         training = TrainingConfig.model_validate({**now.model_dump(), **length})
     except ValidationError as error:
-        raise UserError(f"cannot go on for so long: {first_problem(error)}") from None
+        raise UserError(f"cannot extend the run: {first_problem(error)}") from None
     return run.config.model_copy(update={"training": training})
 
 
 def differences(config: Config, given: Mapping[str, Any]) -> list[str]:
-    """Return how settings that were given differ from those of a run, a phrase each."""
+    """Describe each given setting that differs from that of a run."""
     family, data = config.model_family, config.data
     kept: dict[str, Any] = {**config.training.model_dump(), **data.reading, **dict(config.family)}
     kept |= {"latent_space": is_latent(config), **dict(zip(("minutes", "steps"), total_length(config), strict=True))}
@@ -74,37 +74,37 @@ def differences(config: Config, given: Mapping[str, Any]) -> list[str]:
         elif key in family.settings.model_fields:
             same = family.matches(config.family, key, value, data.shape, len(data.labels))
         elif key in CHOSEN and value == "auto":
-            same = True  # what was chosen then is kept
+            same = True  # the choice of the run stays
         else:
             same = kept.get(key) == value
         if not same:
-            was = family.name if key == "family" else _said(kept.get(key))
-            differing.append(f"{key} was {was} and is now {_said(value)}")
+            was = family.name if key == "family" else _format_setting(kept.get(key))
+            differing.append(f"{key} was {was} and is now {_format_setting(value)}")
     return differing
 
 
-def _said(setting: Any) -> str:
+def _format_setting(setting: Any) -> str:
     if isinstance(setting, tuple | list):
-        return ", ".join(map(_said, setting)) or "none"
+        return ", ".join(map(_format_setting, setting)) or "none"
     return " ".join(f"{k}={v}" for k, v in setting.items()) if isinstance(setting, dict) else str(setting)
 
 
-def _codec_again(
+def _restore_codec(
     path: Path, config: Config, model: Model, dataset: Dataset, device: str, reading: Mapping[str, Any]
 ) -> Training | None:
-    """Give a model that is not yet trained its autoencoder, or return the training of that, if it is to go on first."""
+    """Set the autoencoder of an untrained model, or return the training of the autoencoder, if that is to resume first."""
     if not is_latent(config) or config.start is not None:
         return None
     train = dataset.split(config.data.seed)[0]
     if config.codec is not None:
         run = load(config.codec.run, "cpu")
         if finetuning.record(run).weights != config.codec.weights:
-            raise UserError(f"{run.path} has other weights than when this run took them; train a new run with --codec")
+            raise UserError(f"the weights of {run.path} have changed since this run used them; train a new run with --codec")
         use_codec(model, run, train)
         return None
     inner = path / CODEC_FOLDER
     if not (inner / folder.CONFIG).is_file():
-        raise UserError(f"{path} was stopped before its autoencoder was begun; train it again")
+        raise UserError(f"{path} was stopped before the training of its autoencoder; train it again")
     if is_finished(inner):
         use_codec(model, load(inner, "cpu"), train)
         return None
@@ -112,14 +112,14 @@ def _codec_again(
 
 
 def check_resumable(path: Path) -> None:
-    """Refuse to go on with a run, or its autoencoder, that refers to what lies outside of the folder of `confined`."""
+    """Refuse to resume a run or its autoencoder that refers to paths outside of the folder of `confined`."""
     for place in (path, path / CODEC_FOLDER):
         if place == path or (place / folder.CONFIG).exists():
             check_references(folder.read_config(place), kept=(place / DATA_COPY).exists())
 
 
 def _reached_its_end(run: Run, learner: Learner) -> bool:
-    """Tell whether the last report of a run is of its whole length, and the state that was kept is of that step or later."""
+    """Return whether the last report of a run is of its full length, and the checkpoint is of that step or later."""
     rows = run.metrics()
     return bool(rows) and rows[-1]["fraction"] == 1 and learner.i >= rows[-1]["i"]
 
@@ -142,12 +142,11 @@ def resume(
     budget: Budget | None = None,
     **given: Any,
 ) -> Training:
-    """Go on with a run where its last whole checkpoint left it; `extend` goes on with a finished one for longer.
+    """Resume a run from its last complete checkpoint; with `extend`, train a finished run for longer.
 
-    One that was stopped before its first checkpoint starts at step 0, after its autoencoder if it has one of its own.  data,
-    data_dir: where its data are now, if they were moved, or the data themselves; dataset: the data as they were read already;
-    given: settings as for `prepare`; those that differ from the run's are refused; budget: the time of the whole command, where
-    that began before this.
+    A run that was stopped before its first checkpoint starts at step 0, after its autoencoder if it has its own.  data,
+    data_dir: the new location of its data, or the data themselves; dataset: the data if already read; given: settings as for
+    `prepare`, which must equal those of the run; budget: the time of the whole command.
     """
     budget = budget or Budget()
     path, where = Path(path), device_for(device)
@@ -163,7 +162,7 @@ def resume(
         if not extend:
             given |= {key: value for key, value in (("minutes", minutes), ("steps", steps)) if value is not None}
         if changed := differences(config, given):
-            raise UserError(f"{path} was begun with other settings: {'; '.join(changed)}; leave them out, or train a new run")
+            raise UserError(f"{path} was started with other settings: {'; '.join(changed)}; omit them, or train a new run")
         checkpoints.check_fit(path, config)
         model, fresh, first = build_model(config), checkpoints.is_untrained(path), None
         reading: dict[str, Any] = {"data": data, "data_dir": data_dir, "strict": strict, "on_progress": on_progress}
@@ -172,26 +171,28 @@ def resume(
             train_set = dataset.split(config.data.seed)[0]
             if isinstance(model, TrainedModel):
                 model.initialize(train_set)
-            finetuning.carry_again(model, config, train_set)
-            first = _codec_again(path, config, model, dataset, device, reading)
+            finetuning.restore_start(model, config, train_set)
+            first = _restore_codec(path, config, model, dataset, device, reading)
         model, teacher = model.to(where), teacher_of(config, where)
         if teacher is not None and (processes > 1 or world_size() > 1):
-            raise UserError(f"{path} is taught by another run, which one process does; leave --processes and torchrun out")
+            raise UserError(f"{path} is a distillation, which uses one process; omit --processes and torchrun")
         learner = Learner(model, config.training)
         complaints = [] if fresh else checkpoints.restore(path, learner)
         run = Run(config, learner.average.model, path)
         finished, by_steps = is_finished(path), config.model_family.learns_by_steps
         if not by_steps and (extend or finished):
-            raise UserError(f"{path} is of the family {config.family.name}, which is fitted at once; nothing is left to do")
+            raise UserError(
+                f"{path} is of the family {config.family.name}, which is fitted without steps; there is nothing to resume"
+            )
         if extend:
-            run.config = config = _longer(run, minutes, steps)
+            run.config = config = _extended(run, minutes, steps)
         t = config.training
         if shard:
             check_shard(t, max(processes, world_size()))
         if learner.i / (t.steps or math.inf) >= 1 or (not extend and _reached_its_end(run, learner)):
             if finished:
-                raise UserError(f"{path} is finished; go on for longer with --extend --minutes 10, say")
-            learner.restore(learner.good)  # it was stopped after its last step and before its weights: the end is done again
+                raise UserError(f"{path} is finished; to train longer add --extend --minutes 10")
+            learner.restore(learner.good)  # stopped between its last step and its weights: repeat the end
         dataset = dataset or load_source_data(config.data, folder=path, **reading)
         run.config = config = config.model_copy(update={"data": relocated(config.data, data, data_dir)})
         before_it = first.run.config.training.minutes or 0.0 if first is not None else 0.0
@@ -202,14 +203,14 @@ def resume(
         folder.write_config(path, config)
         train_set, held_out = dataset.split(config.data.seed)
         if teacher is not None:
-            train_set, held_out = taught_again(learner, teacher, config, dataset, on_progress or silent, budget)
-        begun = f"{path} was stopped before its first checkpoint, so it starts at step 0"
-        about = (*complaints, begun if fresh else f"continuing at step {learner.i:,}")
+            train_set, held_out = restore_distillation(learner, teacher, config, dataset, on_progress or silent, budget)
+        begun = f"{path} was stopped before its first checkpoint and starts at step 0"
+        about = (*complaints, begun if fresh else f"resuming at step {learner.i:,}")
         if first is not None:
             about = first.about
         training = Training(
             run, learner, train_set, held_out, lock, about, (), tensorboard, processes, shard, new=False, first=first,
             budget=budget,
         )  # fmt: skip
-        stack.pop_all()  # the lock is the training's now
+        stack.pop_all()  # the training releases the lock
         return training

@@ -1,8 +1,9 @@
-"""A learner whose parameters, optimizer state and averages are shared out among processes (FSDP2).
+"""A learner whose parameters, optimizer state and EMA weights are sharded over processes (FSDP2).
 
-Each process keeps its rows of every tensor; a layer's parameters are gathered when it is computed, and its gradients are added
-and shared out again (`torch.distributed.fsdp.fully_shard`).  Optimizers and averages work on rows alone.  The leader's plain
-models are empty between reports: for a report, and for files, which are those of one process, rows are gathered into them.
+Each process holds its rows of each tensor.  A layer's parameters are gathered when it is computed, and its gradients are
+reduced and scattered (`torch.distributed.fsdp.fully_shard`).  Optimizers and averages work on rows.  The leader's
+unsharded models are empty between reports; rows are gathered into them for reports and files, whose format is that of one
+process.
 """
 
 from __future__ import annotations
@@ -26,26 +27,26 @@ from reverie.training.learner import Average, Learner, Snapshot
 from reverie.training.optimizer import Muon, adamw_of
 from reverie.training.row_sharding import Rows, ShardedMuon
 
-# whose parameters are gathered when they are computed; others, for the whole of a loss
+# Modules whose parameters are gathered when they are computed; those of others, for the whole loss.
 UNITS = (unet.ResidualBlock, transformer.DiTBlock)
 
 
 def check_shard(settings: TrainingConfig, world: int) -> None:
-    """Refuse what cannot be shared out."""
+    """Refuse settings that cannot be sharded."""
     if world < 2:
-        raise UserError("--shard shares a model out among several processes; give --processes 2, or start it with torchrun")
+        raise UserError("--shard needs several processes; add --processes 2, or start with torchrun")
     if settings.exact:
-        raise UserError("--exact adds whole gradients in one order, which --shard never has in one place; give one of them")
+        raise UserError("--exact needs complete gradients in each process, which --shard splits; use only one of them")
     if settings.lora is not None:
-        raise UserError("--lora learns few weights, which need not be shared out; leave --shard out")
+        raise UserError("--lora trains few weights, which need no sharding; omit --shard")
     parts = settings.accumulate * max(settings.micro_batches, math.ceil(world / settings.accumulate))  # see `Gradients`
     if parts % world:
-        raise UserError(f"a step of {parts} micro-batches cannot be shared out evenly among {world} processes; give"
-                        f" --micro-batches {world}, or leave --shard out")  # fmt: skip
+        raise UserError(f"{parts} micro-batches of a step do not divide evenly among {world} processes; add"
+                        f" --micro-batches {world}, or omit --shard")  # fmt: skip
 
 
 class ShardedAverage(Average[Model]):
-    """The average of rows; `model` is filled when it is looked at."""
+    """The average of rows; `model` is filled by `ShardedLearner.gather_models`."""
 
     def __init__(self, average: Average[Model], mine: dict[str, Tensor], theirs: dict[str, nn.Parameter]) -> None:
         self.model, self.share, self.rows = average.model, average.share, mine
@@ -53,9 +54,9 @@ class ShardedAverage(Average[Model]):
 
 
 class ShardedLearner(Learner):
-    """A learner of a team, made of one whose state is whole and equal in all its processes.
+    """A sharded learner, made of one whose state is complete and equal in all processes.
 
-    work: the model that learns; model, average.model: empty, or what `show` left in them.
+    work: the sharded model; model, average.model: empty, or filled by `gather_models`.
     """
 
     def __init__(self, whole: Learner, team: Team) -> None:
@@ -76,17 +77,17 @@ class ShardedLearner(Learner):
         ]  # fmt: skip
         self.i, self.seconds, self.rescues = whole.i, whole.seconds, whole.rescues
         self.first_loss, self.ending, self.window = whole.first_loss, whole.ending, whole.window
-        self.shown = True
-        self.hide()
+        self.gathered = True
+        self.release_models()
         self.good = self.last = self.snapshot()
-        whole.good = whole.last = Snapshot({}, self.facts())  # states before this one are let go
+        whole.good = whole.last = Snapshot({}, self.state())  # frees the earlier states
         whole.average._mine, whole.average._theirs = [], []
 
     def _part(self, t: Tensor, sharded: bool) -> Tensor:
         return self.rows.mine(t) if sharded else t.clone()
 
     def _optimizer(self, whole: torch.optim.Optimizer, names: Sequence[str]) -> torch.optim.Optimizer:
-        """Return an optimizer of this process's rows, with its rows of the state."""
+        """Return an optimizer of the rows of this process, with its rows of the state."""
         group, local = whole.param_groups[0], [self.local[name] for name in names]
         made: torch.optim.Optimizer
         if isinstance(whole, Muon):
@@ -101,16 +102,16 @@ class ShardedLearner(Learner):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return self.work.device
 
     def _rest(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield what is whole everywhere: buffers, and what does not learn."""
+        """Yield the tensors that are complete in all processes: buffers and frozen parameters."""
         for part, module in (("model", self.work), ("average", self.average.model)):
             yield from ((f"{part}.{name}", t.detach()) for name, t in module.state_dict().items() if name not in self.local)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return this process's rows of every tensor by name, not copied."""
+        """Return the rows of this process of all tensors by name, without copies."""
         found = {f"model.{name}": t.detach() for name, t in self.local.items()}
         found |= {f"average.{name}": t for name, t in self.average.rows.items()} | dict(self._rest())
         for prefix, _, optimizer, p in self._optimizer_parameters():
@@ -118,7 +119,7 @@ class ShardedLearner(Learner):
         return found
 
     def _count(self, name: str) -> int | None:
-        """Return how many rows a tensor has in all; None if it is whole everywhere."""
+        """Return the total number of rows of a tensor; None if it is complete in all processes."""
         part, _, inner = name.partition(".")
         if part == "optimizer":
             k, j, key = inner.split(".")
@@ -126,28 +127,28 @@ class ShardedLearner(Learner):
         return self.counts.get(inner)
 
     def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the whole tensors on the CPU in the leader, and nothing elsewhere; all processes must ask for the same."""
+        """Return the complete tensors on the CPU in the leader, nothing in workers; all processes pass the same names."""
         found: dict[str, Tensor] = {}
         for name in sorted(tensors):
             count = self._count(name)
-            whole = tensors[name] if count is None else self.rows.gathered(tensors[name], count)
+            whole = tensors[name] if count is None else self.rows.gather(tensors[name], count)
             if self.team.rank == 0 and whole is not None:
                 found[name] = whole.cpu()
         return found
 
-    def whole(self, kept: Snapshot) -> Snapshot:
-        """Return a snapshot as one process would have it; only the leader asks."""
+    def gather_snapshot(self, kept: Snapshot) -> Snapshot:
+        """Return a snapshot as of one process; called by the leader only."""
         which = 1 if kept is self.good else 2 if kept is self.last else 0
         self.team.broadcast(StepInstruction(Instruction.GATHER_STATE, which))
-        return Snapshot(self.gather(dict(kept.tensors)), kept.facts)
+        return Snapshot(self.gather(dict(kept.tensors)), kept.state)
 
     def contribute(self, which: int) -> None:
-        """Give the leader this process's rows of one of its states: as it is now (0), the good one (1), the last one (2)."""
+        """Send the rows of a state to the leader: the present (0), the good (1) or the last one (2)."""
         self.gather(self.tensors() if which == 0 else dict((self.good, self.last)[which - 1].tensors))
 
-    def show(self) -> None:
-        """Fill the plain models of the leader, which they are looked at by."""
-        if self.shown:
+    def gather_models(self) -> None:
+        """Fill the unsharded models of the leader."""
+        if self.gathered:
             return
         if self.team.rank == 0:
             self.team.broadcast(StepInstruction(Instruction.GATHER_WEIGHTS))
@@ -159,39 +160,39 @@ class ShardedLearner(Learner):
                 for name in self.local:
                     mine[name].data = found[f"{part}.{name}"].to(self.device)
                 module.load_state_dict({name: found[f"{part}.{name}"] for name in module.state_dict()})
-        self.shown = self.team.rank == 0
+        self.gathered = self.team.rank == 0
 
-    def hide(self) -> None:
-        """Empty the plain models."""
-        if self.shown:
+    def release_models(self) -> None:
+        """Empty the unsharded models."""
+        if self.gathered:
             for _, module in self._modules():
                 for name, p in module.named_parameters():
                     if name in self.counts:
                         p.data = p.data.new_empty(0)
-        self.shown = False
+        self.gathered = False
 
     def report(self) -> None:
-        """Note that all went well since the last report, in all processes."""
+        """Mark the last state as good and take a snapshot, in all processes."""
         if self.team.rank == 0:
             self.team.broadcast(StepInstruction(Instruction.SNAPSHOT))
         super().report()
 
     def restore(self, kept: Snapshot) -> None:
-        """Put all processes back to their good state."""
-        assert kept is self.good, "processes know of no other state"
+        """Restore the good state in all processes."""
+        assert kept is self.good, "workers hold no other state"
         if self.team.rank == 0:
-            self.team.broadcast(StepInstruction(Instruction.ROLL_BACK, kept.facts.i))
+            self.team.broadcast(StepInstruction(Instruction.ROLL_BACK, kept.state.i))
         for prefix, _, optimizer, p in self._optimizer_parameters():
             if not any(name.startswith(f"{prefix}.") for name in kept.tensors):  # before its first gradient
                 optimizer.state.pop(p, None)
         now = self.tensors()
         for name, t in kept.tensors.items():
             now[name].copy_(t)
-        self.hide()
-        self._take_facts(kept.facts)
+        self.release_models()
+        self._restore_counters(kept.state)
 
     def clip(self, limit: float) -> Tensor:
-        """Shorten the gradient to a length, and return what it had: ()."""
+        """Clip the norm of the gradient and return the norm before: ()."""
         gradients = {name: p.grad for name, p in self.local.items() if p.grad is not None}
         zero = torch.zeros((), device=self.device)
         mine = sum((g.square().sum() for name, g in gradients.items() if name in self.counts), zero)
@@ -202,15 +203,15 @@ class ShardedLearner(Learner):
 
 
 def _sharded(model: nn.Module, team: Team) -> TrainedModel:
-    """Share the parameters of a model out, layer by layer."""
+    """Shard the parameters of a model, layer by layer."""
     from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # two seconds, for nothing elsewhere
+    from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method  # takes two seconds to import
 
     mesh = init_device_mesh(team.device.type, (team.world,))
-    apart = {p for p in model.parameters() if not p.requires_grad or not p.ndim}
+    unsharded = {p for p in model.parameters() if not p.requires_grad or not p.ndim}
     for module in [m for m in model.modules() if isinstance(m, UNITS)] + [model]:
-        made = fully_shard(module, mesh=mesh, ignored_params=apart)
-        made.set_force_sum_reduction_for_comms(True)  # gradients are already shares of the batch's
+        made = fully_shard(module, mesh=mesh, ignored_params=unsharded)
+        made.set_force_sum_reduction_for_comms(True)  # gradients are weighted by their share of the batch already
         made.set_gradient_divide_factor(1.0)
     register_fsdp_forward_method(model, "loss")
     assert isinstance(model, TrainedModel)
@@ -218,7 +219,7 @@ def _sharded(model: nn.Module, team: Team) -> TrainedModel:
 
 
 class ShardedGradients(Gradients):
-    """Leaves in each process its rows of the gradient, and returns the mean loss."""
+    """Computes the rows of the gradient of each process, and returns the mean loss."""
 
     def __init__(self, learner: ShardedLearner, train: Dataset, settings: TrainingConfig) -> None:
         super().__init__(learner.work, train, settings, learner.team)
@@ -228,10 +229,10 @@ class ShardedGradients(Gradients):
         """Return the mean loss of step i: ()."""
         learner, work = self.learner, cast("Any", self.model)  # an FSDPModule
         assert self.team is not None
-        learner.hide()
+        learner.release_models()
         work.zero_grad(set_to_none=True)
         mine, fault = [], ""
-        try:  # before anything is gathered: who cannot read would leave the others waiting
+        try:  # before any collective operation, so that an error here does not block the others
             mine = [next(self.loader) for _ in range(self.rank, self.parts, self.world)]
         except (UserError, OSError) as error:
             fault = str(error) or type(error).__name__
@@ -256,7 +257,7 @@ class ShardedGradients(Gradients):
 
 
 def gradients_of(learner: Learner, train: Dataset, settings: TrainingConfig, team: Team | None) -> Gradients:
-    """Return what works out the gradients of a learner."""
+    """Return the gradient computation of a learner."""
     if isinstance(learner, ShardedLearner):
         return ShardedGradients(learner, train, settings)
     assert isinstance(learner.model, TrainedModel)

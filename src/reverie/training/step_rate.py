@@ -1,4 +1,4 @@
-"""Batches of large images that are small enough for a training to make some steps in its minutes."""
+"""The speed of a training: smaller batches of large images, and a forecast on busy machines."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from reverie.runs.step import Step
 from reverie.training.gradient import micro_batches
 from reverie.training.loop import LEAST
 
-JUDGED = 5.0  # seconds of training after which it is known whether the machine is busy
-CORES = 2  # that the expectation is for
-LARGE = 3 * 128**2  # numbers in a datum up to which a whole batch takes no more than seconds, and nothing is measured
-FEWEST_STEPS = 24  # that a training is to make
-TRIED = 2  # steps that are timed, as the first one also reads what it needs
+JUDGED = 5.0  # seconds of training after which the machine can be called busy
+CORES = 2  # number of cores that the forecast assumes
+LARGE = 3 * 128**2  # size of a datum from which steps are timed; smaller ones take seconds at most
+FEWEST_STEPS = 24  # least number of steps of a training
+TRIED = 2  # timed steps, as the first is slower
 
 
 def seconds_each(model: TrainedModel, data: Dataset, training: TrainingConfig, clock: Clock) -> float:
-    """Return how long a step takes for one datum, by making it and forgetting its gradient."""
+    """Return the seconds of a step per datum, by making a step and dropping its gradient."""
     x, labels = data.batch(torch.zeros(1, dtype=torch.int64))
     device, took = model.device, math.inf
     cond = labels.to(device) if labels is not None else None
@@ -43,32 +43,32 @@ def seconds_each(model: TrainedModel, data: Dataset, training: TrainingConfig, c
 
 
 def in_time(
-    model: Model, data: Dataset, training: TrainingConfig, asked: Collection[str], budget: Budget
+    model: Model, data: Dataset, training: TrainingConfig, given: Collection[str], budget: Budget
 ) -> tuple[TrainingConfig, str | None]:
-    """Return settings whose batches are small enough for some steps in the time that is left, and a line about it.
+    """Return settings with batches small enough for FEWEST_STEPS in the remaining time, and a note about them.
 
-    asked: names of settings that were given, and stay.
+    given: names of settings that the user gave, which stay.
     """
     if training.minutes is None or not isinstance(model, TrainedModel) or math.prod(data.shape) <= LARGE:
         return training, None
     each, limit = seconds_each(model, data, training, budget.clock), max(budget.free, LEAST * budget.seconds)
     whole = training.batch * training.accumulate
     fitting = max(1, min(whole, int(limit / (FEWEST_STEPS * each))))
-    said, length = f"a step takes {each:.2g} s for each image", counted(training.minutes)
+    rate, length = f"a step takes {each:.2g} s per image", counted(training.minutes)
     made = limit / (each * fitting)
-    few = f"{said}, so about {max(1, round(made))} are made in {length}; for more give more --minutes or a smaller --size"
+    few = f"{rate}, so {length} are about {max(1, round(made))} steps; for more use more --minutes or a smaller --size"
     too_few = few if made < FEWEST_STEPS else None
-    if fitting == whole or {"batch", "accumulate", "micro_batches", "exact"} & set(asked):
+    if fitting == whole or {"batch", "accumulate", "micro_batches", "exact"} & set(given):
         return training, too_few
     batch = min(fitting, training.batch)
     smaller = training.model_copy(update={"batch": batch, "accumulate": max(1, fitting // batch)})
     micro = micro_batches(False, 1, smaller.model_dump(), data)
-    note = too_few or f"batches of {batch} in place of {whole}: {said}, and {length} are to hold some steps"
+    note = too_few or f"batch size {batch} instead of {whole}: {rate}, and the training has {length}"
     return smaller.model_copy(update={"micro_batches": micro}), note
 
 
-class Expectation:
-    """What a training was expected to give, and its correction, once, where other programs take the processor."""
+class Forecast:
+    """A forecast of the training, corrected once if other programs use the processor."""
 
     def __init__(self, config: Config, budget: Budget) -> None:
         self.config, self.budget = config, budget
@@ -78,7 +78,7 @@ class Expectation:
         self.open = True
 
     def correction(self, step: Step) -> str:
-        """Return a line when the real speed is known and the machine is busy, otherwise nothing."""
+        """Return a line when the real speed is known and the machine is busy, otherwise an empty string."""
         if step.loss is None or not self.open:
             return ""
         passed = max(0.0, step.seconds - (step.seconds if self.before is None else self.before))
@@ -91,8 +91,8 @@ class Expectation:
         return self._line(step, self.waited / self.judged, min(1.0, used))
 
     def _line(self, step: Step, waited: float, used: float) -> str:
-        """Say how many steps fit, and what they give.  used: how much of two cores this process had."""
-        line = f"the machine is busy: training waits for a processor {waited:.0%} of the time"
+        """Describe how many steps fit and their result.  used: share of two cores that this process had."""
+        line = f"the machine is busy: the training waits for a processor {waited:.0%} of the time"
         minutes, shape = self.config.training.minutes, self.config.data.shape
         if minutes is None or self.budget.clock_name != "wall":
             return line

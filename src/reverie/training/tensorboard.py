@@ -1,4 +1,4 @@
-"""TensorBoard events, for those who ask for them."""
+"""TensorBoard events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FOLDER = "tensorboard"
 
 
 def scalars(step: Step) -> Iterator[tuple[str, float]]:
-    """Yield the curves of a report by name."""
+    """Yield the scalars of a report by name."""
     what = "bound" if step.unit else "loss"
     single = {"loss/training": step.loss, f"{what}/held_out": step.held_out, f"{what}/held_out_raw": step.raw_held_out}
     for name, value in {**single, "learning_rate": step.learning_rate, "steps_per_second": step.per_second}.items():
@@ -27,9 +27,9 @@ def scalars(step: Step) -> Iterator[tuple[str, float]]:
 
 
 @contextmanager
-def recorder(run: Path, wanted: bool) -> Iterator[Callable[[Step], None]]:
-    """Yield a function that writes a report's curves into the run's tensorboard folder; it does nothing if not wanted."""
-    if not wanted:
+def recorder(run: Path, enabled: bool) -> Iterator[Callable[[Step], None]]:
+    """Yield a function that writes the scalars of a report to the TensorBoard folder of the run; without effect if disabled."""
+    if not enabled:
         yield lambda step: None
         return
     from tensorboardX import SummaryWriter
@@ -46,11 +46,11 @@ def recorder(run: Path, wanted: bool) -> Iterator[Callable[[Step], None]]:
         writer.close()
 
 
-def check(wanted: bool) -> bool:
-    """Refuse to promise events that cannot be written."""
-    if wanted:
+def check(enabled: bool) -> bool:
+    """Refuse --tensorboard if its package is missing."""
+    if enabled:
         try:
             import tensorboardX  # noqa: F401
         except ImportError:
             raise UserError("--tensorboard needs the package tensorboardX: pip install 'reverie[tensorboard]'") from None
-    return wanted
+    return enabled

@@ -1,4 +1,4 @@
-"""Previews of text: the same seeds written again and again while a model learns."""
+"""Previews of text: samples of the same seeds during training."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from reverie.text.passages import Passages
 from reverie.training.previews import FOLDER
 
 COUNT, LENGTH = 3, 200  # texts of a preview, and characters of each
-ANSWERS = 8  # to examples, of a model of pairs
+ANSWERS = 8  # answers to example prompts, of a model of pairs
 RULE = "-" * 60
-STRING = 8  # characters of the strings that are looked up
-SEARCHED, COMPARED = 2**18, 20 * LENGTH  # characters of training text searched, and of held-out text compared with, at most
+STRING = 8  # length of compared strings, in characters
+SEARCHED, COMPARED = 2**18, 20 * LENGTH  # upper limits of searched training text and of held-out text, in characters
 
 
 class TextPreviews:
-    """Writes previews into the run folder, and compares the strings of texts with those of the training text.
+    """Writes previews into the run folder, and compares their strings with the training text.
 
-    beside: the share of strings of STRING characters that the training text lacks, in what was written and in held-out text.
+    novelty: the share of strings of STRING characters that the training text lacks, in samples and in held-out text.
     """
 
     truth = None
 
     def __init__(self, run: Run, train: Dataset, held_out: Dataset) -> None:
-        self.run, self.beside = run, dict[str, float]()
+        self.run, self.novelty = run, dict[str, float]()
         written = isinstance(train.x, TextWindows) and isinstance(held_out.x, TextWindows)
         self.known = train.x.codes[:SEARCHED] if isinstance(train.x, TextWindows) and written else None
         self.real = held_out.x.codes[:COMPARED] if isinstance(held_out.x, TextWindows) and written else None
 
     def take(self, i: int) -> tuple[None, None]:
-        """Write the texts of step i."""
+        """Write the preview of step i."""
         model = self.run.model
         paired = isinstance(model, PairModel)
         wanted = SamplingInputs(image_seeds(0, ANSWERS if paired else COUNT), options={} if paired else {"length": LENGTH})
@@ -54,7 +54,7 @@ class TextPreviews:
         return None, None
 
     def finish_share(self) -> float:
-        """Return that `finish` takes no time."""
+        """Return 0, as `finish` takes no time."""
         return 0.0
 
     def _compare(self, texts: list[str]) -> None:
@@ -64,8 +64,8 @@ class TextPreviews:
         pieces = [self.real[k : k + LENGTH] for k in range(0, len(self.real) - STRING + 1, LENGTH)]
         novel = Passages(self.known, [*codes, *pieces]).novel(STRING)
         mine, theirs = novel[: len(codes)], novel[len(codes) :]
-        self.beside = {"novel": round(float(mine.mean()), 4), "held_out_novel": round(float(np.nanmean(theirs)), 4)}
+        self.novelty = {"novel": round(float(mine.mean()), 4), "held_out_novel": round(float(np.nanmean(theirs)), 4)}
 
     def finish(self) -> None:
-        """Leave the last preview as it is."""
+        """Do nothing: text has no film."""
         return

@@ -1,4 +1,4 @@
-"""The options of a training, by name and type, so that editors and type checkers know them."""
+"""The options of a training with their types, for editors and type checkers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from reverie.base.spec import Spec
 
 
 class ReadingOptions(TypedDict, total=False):
-    """How data are read.
+    """Options of reading data.
 
-    points: how many to generate, for data that are; size: "32" or "64x48" (height x width); fit: "crop", "pad", "stretch" or
+    points: number of generated data; size: "32" or "64x48" (height x width); fit: "crop", "pad", "stretch" or
     "auto"; channels: 1 grey, 3 colour, 4 with transparency; labels: "auto", "none", where they come from, or a column of a
-    table; data_dir: where the files of named data sets are; strict: refuse broken files instead of skipping them;
-    on_progress: told (what, done, of); window: take rows of numbers as a series in time, in windows of so many, or
-    so many characters of text at a time; text: the column of a table, or field, that holds text; condition_columns,
-    condition_image: columns of metadata that the model is told of each image; pairs: the columns of sources and targets, with
+    table; data_dir: where the files of named data sets are; strict: raise an error for broken files instead of skipping them;
+    on_progress: called with (what, done, of); window: length of the windows of a time series, in rows, or of text, in
+    characters; text: the column of a table, or field, that holds text; condition_columns,
+    condition_image: columns of metadata that the model is conditioned on; pairs: the columns of sources and targets, with
     a comma between, or the file of the targets; columns: of a table that are coordinates, or "all".
     """
 
@@ -39,17 +39,17 @@ class ReadingOptions(TypedDict, total=False):
 
 
 class TrainingOptions(ReadingOptions, total=False):
-    """How to train; what is not given is chosen for the data and the time.
+    """Options of training; the family chooses those that are not given, for the data and the time.
 
-    steps, minutes, epochs: how long, one of them; until: "converged" stops when nothing improves; clock: what minutes
-    are counted by; keep: the last weights or the best on held-out data; extend: go on with a finished run
-    for longer; start_from: a run whose weights are the first ones; keep_data: keep a copy of the data in the run; overwrite:
-    replace a run that is in the folder; family: a name with its own options, like "mixture:components=8"; purpose, schedule,
-    network, target, augment, loss, weight, variance, times, label_dropout, clusters, sigma_data, codec: options of the family
-    diffusion, by name, like "linear:steps=40"; latent_space: draw codes of an autoencoder that is trained first, or is that
-    of the run given as codec; beta, free_bits, kl_warmup: of vae and hvae; tokenizer: of language models, like
-    "bpe:size=1000"; processes: that share the work on this machine; shard: whether they share the state of the training, too;
-    the others are fields of `reverie.runs.config.TrainingConfig`.
+    steps, minutes, epochs: length, one of them; until: "converged" stops when metrics stop improving; clock: wall or CPU time;
+    keep: the last weights or the best on held-out data; extend: train a finished run for longer; start_from: a run with the
+    initial weights; keep_data: store a copy of the data in the run; overwrite: replace a run in the folder; family: a name
+    with its own options, like "mixture:components=8"; purpose, schedule, network, target, augment, loss, weight, variance,
+    times, label_dropout, clusters, sigma_data, codec: options of the family diffusion, by name, like "linear:steps=40";
+    latent_space: latent diffusion, with an autoencoder that is trained first or that of the run given as codec; beta,
+    free_bits, kl_warmup: of vae and hvae; tokenizer: of language models, like "bpe:size=1000"; processes: number of processes
+    on this machine; shard: whether they also share the state of the training; the others are fields of
+    `reverie.runs.config.TrainingConfig`.
     """
 
     family: str | Spec
@@ -102,7 +102,7 @@ class TrainingOptions(ReadingOptions, total=False):
 
 
 class DistilOptions(TypedDict, total=False):
-    """How to teach a student, of `reverie.runs.config.TrainingConfig`."""
+    """Options of distillation, see `reverie.runs.config.TrainingConfig`."""
 
     batch: int
     accumulate: int

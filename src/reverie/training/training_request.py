@@ -1,4 +1,4 @@
-"""What is asked of a training: checked as far as it can be before data are read, and the rest when their form is known."""
+"""The request for a training: checked before data are read, and again when their shape is known."""
 
 from __future__ import annotations
 
@@ -26,26 +26,26 @@ from reverie.runs.config import TrainingConfig
 from reverie.training.codec_training import BATCH as CODEC_BATCH
 from reverie.training.memory_use import BYTES, NetworkMemory, available, codec_step_memory, network_memory
 
-MEMORY_SHARE = 0.9  # of the memory that can be had
-SMALLER = (7 / 8, 3 / 4, 5 / 8, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16)  # shares of the size that are tried
+MEMORY_SHARE = 0.9  # usable share of the free memory
+SMALLER = (7 / 8, 3 / 4, 5 / 8, 1 / 2, 3 / 8, 1 / 4, 3 / 16, 1 / 8, 1 / 16)  # tried sizes, relative to the given one
 GIGABYTE = 10**9
-SMALL_IMAGE = 3 * 128**2  # numbers of an image up to which an autoencoder takes half a gigabyte at most, and is not looked at
+SMALL_IMAGE = 3 * 128**2  # image size up to which an autoencoder takes half a gigabyte at most and is not checked
 
 
 @dataclass
 class TrainingRequest:
-    """What was given for a training; None, and settings that are not there, are chosen by the family.
+    """The options of a training; the family chooses those that are None or absent.
 
-    codec: tells the codec for data of a form where they are coded by an autoencoder, None where they are not; channels: of
-    images that have not been looked at, of which one is always allowed but where an autoencoder has its own number.
-    Once `check_memory` has seen the form of the data, smaller holds the settings that make their batches fit into memory, and
-    codec_smaller those of the autoencoder if trains_codec, one that is trained first; notes are the lines about it.
+    codec: returns the codec for data of a shape, None without an autoencoder; channels: of images not yet read; options: of the
+    family; settings: fields of TrainingConfig.  Once `check_memory` knows the shape of the data, `smaller` holds settings that
+    make batches fit into memory, `codec_smaller` those of an autoencoder that is trained first (trains_codec), and notes are
+    lines about them.
     """
 
     family: Family[Any]
     minutes: float | None
     steps: int | None
-    wished: Mapping[str, Any]
+    options: Mapping[str, Any]
     settings: Mapping[str, Any]
     device: torch.device
     codec: Callable[[Dataset], Spec | None] = lambda form: None
@@ -56,106 +56,106 @@ class TrainingRequest:
     notes: tuple[str, ...] = ()
 
     def check(self, data: DataSource, size: str | None) -> None:
-        """Refuse what no data could make possible."""
+        """Refuse options that are invalid for any data."""
         try:
             TrainingConfig(**{"steps": 1, **self.settings})
         except ValidationError as error:
-            raise UserError(f"cannot train like this: {first_problem(error)}") from None
-        self.family.check(self.wished)
+            raise UserError(f"cannot train with these settings: {first_problem(error)}") from None
+        self.family.check(self.options)
         if size is None or is_in_memory(data):
             return
         path = Path(str(data))
         if str(data) not in DATASETS and (path.is_dir() or path.suffix.lower() == ".zip"):
-            self.footprint_of(_form(self.channels, *parse_size(size), name=path.name))
+            self.network_memory_for(_form(self.channels, *parse_size(size), name=path.name))
 
-    def footprint_of(self, form: Dataset) -> NetworkMemory | None:
-        """Return what the network for data of a form takes; it refuses a shape that it cannot take."""
+    def network_memory_for(self, form: Dataset) -> NetworkMemory | None:
+        """Return the memory of the network for data of a shape; the network refuses invalid shapes."""
         codec = self.codec(form)
-        wished = self.wished if codec is None else {**self.wished, "codec": codec}
-        network = self.family.network(form, self.minutes, self.steps, wished)
-        return network_memory(network, shape_of(network), self.family.levels(form, wished)) if network is not None else None
+        options = self.options if codec is None else {**self.options, "codec": codec}
+        network = self.family.network(form, self.minutes, self.steps, options)
+        return network_memory(network, shape_of(network), self.family.levels(form, options)) if network is not None else None
 
     def check_memory(self, form: Dataset) -> None:
-        """Look at the form of data that have not been read: refuse what cannot be, or choose smaller batches."""
-        footprint = self.footprint_of(form)
+        """Check the memory for data of a shape: choose smaller batches, or refuse them."""
+        network = self.network_memory_for(form)
         free = available(self.device)
-        if free is None or footprint is None:
+        if free is None or network is None:
             return
         self.smaller, self.codec_smaller, self.notes = {}, {}, ()
-        self._foresee_codec(form, free)
+        self._check_codec_memory(form, free)
         batch = min(self.settings.get("batch") or self.family.batch(form), len(form))
-        room = MEMORY_SHARE * free
-        needed = memory(footprint, form, batch)
-        if needed <= room:
+        limit = MEMORY_SHARE * free
+        needed = total_memory(network, form, batch)
+        if needed <= limit:
             return
-        largest = _fitting(footprint, form, batch, room)
+        largest = _largest_fitting(network, form, batch, limit)
         if largest is None or self.settings.keys() & {"batch", "accumulate"}:
             raise self._too_large(form, batch, needed, free, largest)
         parts = -(-batch // largest)
         self.smaller = {"batch": largest, "accumulate": parts}
-        self._say("each step", batch, parts, largest, needed, free)
+        self._add_note("each step", batch, parts, largest, needed, free)
 
-    def _say(self, what: str, batch: int, parts: int, largest: int, needed: int, free: int) -> None:
-        why = f"{batch} at once would need about {_gigabytes(needed)} of memory, and {_gigabytes(free)} are free"
-        self.notes += (f"{what} takes {parts} batches of {largest} one after another: {why}",)
+    def _add_note(self, what: str, batch: int, parts: int, largest: int, needed: int, free: int) -> None:
+        why = f"{batch} at once need about {_gigabytes(needed)} of memory, {_gigabytes(free)} are free"
+        self.notes += (f"{what} accumulates {parts} batches of {largest}: {why}",)
 
-    def _foresee_codec(self, form: Dataset, free: int) -> None:
-        """Do the same for the autoencoder that is trained first, if there is one and images are large."""
+    def _check_codec_memory(self, form: Dataset, free: int) -> None:
+        """Do the same for the autoencoder that is trained first, if images are large."""
         codec = self.codec(form) if self.trains_codec else None
         if codec is None or math.prod(form.shape) <= SMALL_IMAGE:
             return
         whole = batch = min(CODEC_BATCH, len(form))
-        needed, room = codec_step_memory(codec, batch), MEMORY_SHARE * free
-        while batch > 1 and codec_step_memory(codec, batch) > room:
+        needed, limit = codec_step_memory(codec, batch), MEMORY_SHARE * free
+        while batch > 1 and codec_step_memory(codec, batch) > limit:
             batch = -(-batch // 2)
-        if codec_step_memory(codec, batch) > room:
+        if codec_step_memory(codec, batch) > limit:
             raise self._too_large(form, whole, needed, free, None)
         if batch < whole:
             parts = -(-whole // batch)
             self.codec_smaller = {"batch": batch, "accumulate": parts}
-            self._say("each step of the autoencoder", whole, parts, batch, needed, free)
+            self._add_note("each step of the autoencoder", whole, parts, batch, needed, free)
 
     def _too_large(self, form: Dataset, batch: int, needed: int, free: int, largest: int | None) -> UserError:
-        """Return the refusal, with what would fit: smaller batches, or smaller images."""
+        """Return the refusal with a suggestion: smaller batches or smaller images."""
         channels, height, width = form.shape
-        ways = [f"--batch {largest} --accumulate {-(-batch // largest)}"] if largest is not None else []
-        for share in SMALLER if not ways else ():
+        fitting = [f"--batch {largest} --accumulate {-(-batch // largest)}"] if largest is not None else []
+        for share in SMALLER if not fitting else ():
             size = divisible_side(round(share * height) // 8 * 8), divisible_side(round(share * width) // 8 * 8)
             smaller = _form(channels, *size, count=len(form), labels=form.label_names)
             with suppress(UserError):  # the network cannot take that size
                 if self._fits(smaller, batch if "batch" in self.settings else 1, MEMORY_SHARE * free):
-                    ways.append(f"--size {format_size(size)}")
+                    fitting.append(f"--size {format_size(size)}")
                     break
         what = f"training on {height}x{width} images in batches of {batch}"
         return UserError(
-            f"{what} would need about {_gigabytes(needed)} of memory, and {_gigabytes(free)} are free;"
-            f" {ways[0] if ways else 'a smaller --network'} would fit"
+            f"not enough memory: {what} needs about {_gigabytes(needed)}, and {_gigabytes(free)} are free;"
+            f" use {fitting[0] if fitting else 'a smaller --network'}"
         )
 
-    def _fits(self, form: Dataset, batch: int, room: float) -> bool:
-        """Tell whether a training on data of a form, in batches of so many, and of its autoencoder has room."""
-        footprint, codec = self.footprint_of(form), self.codec(form) if self.trains_codec else None
-        if footprint is None or memory(footprint, form, batch) > room:
+    def _fits(self, form: Dataset, batch: int, limit: float) -> bool:
+        """Return whether a training on data of a shape, and that of its autoencoder, fit into memory."""
+        network, codec = self.network_memory_for(form), self.codec(form) if self.trains_codec else None
+        if network is None or total_memory(network, form, batch) > limit:
             return False
-        return codec is None or codec_step_memory(codec, 1) <= room
+        return codec is None or codec_step_memory(codec, 1) <= limit
 
 
-def _fitting(footprint: NetworkMemory, form: Dataset, batch: int, room: float) -> int | None:
-    """Return the largest of the halves, quarters, ... of a batch that a training has room for."""
-    if memory(footprint, form, 1) > room:
+def _largest_fitting(network: NetworkMemory, form: Dataset, batch: int, limit: float) -> int | None:
+    """Return the largest of the halves, quarters, ... of a batch that fits into memory."""
+    if total_memory(network, form, 1) > limit:
         return None
-    while memory(footprint, form, batch) > room:
+    while total_memory(network, form, batch) > limit:
         batch = -(-batch // 2)
     return batch
 
 
-def memory(network: NetworkMemory, form: Dataset, batch: int) -> int:
-    """Return the bytes that a training will take: weights, data, and the larger of a step and a check of held-out data."""
+def total_memory(network: NetworkMemory, form: Dataset, batch: int) -> int:
+    """Return the bytes that a training needs: weights, data, and the larger of a step and a check of held-out data."""
     numbers = form.x.shape.numel() if isinstance(form.x, torch.Tensor) else 0
-    held = 2 * numbers if numbers <= MEMORY_LIMIT else 0  # as read, and once more as split into two parts
-    exact = 4 * BYTES * numbers if numbers <= OPTIMUM_MOST else 0  # at the end all of them are compared with the model
-    look = network.look(evaluation_batch_size(form.shape, EVALUATION_BATCH))
-    return network.weights + held + max(network.step(batch), look, exact)
+    held = 2 * numbers if numbers <= MEMORY_LIMIT else 0  # as read, and as split into two parts
+    exact = 4 * BYTES * numbers if numbers <= OPTIMUM_MOST else 0  # for the least possible loss
+    evaluation = network.evaluation(evaluation_batch_size(form.shape, EVALUATION_BATCH))
+    return network.weights + held + max(network.step(batch), evaluation, exact)
 
 
 def _form(

@@ -1,4 +1,4 @@
-"""The processes of a team that follow in a training, and how the leader instructs them."""
+"""The workers of a training, and the instructions of its leader."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from reverie.training.learner import Learner
 from reverie.training.sharding import ShardedGradients, ShardedLearner
 
 
-def lead(team: Team, config: Config, path: Path, learner: Learner, shard: bool) -> Learner:
-    """Let the others get ready for a training, with the state of this learner; what goes wrong with one is told here.
+def start_workers(team: Team, config: Config, path: Path, learner: Learner, shard: bool) -> Learner:
+    """Prepare the workers for a training with the state of this learner, and raise their errors here.
 
-    shard: whether the state is shared out; then the learner that is returned is the one to go on with.
+    shard: whether to shard the state; the learner that is returned is then the one to use.
     """
     if not isinstance(learner.model, TrainedModel):
         return learner
@@ -42,11 +42,13 @@ def lead(team: Team, config: Config, path: Path, learner: Learner, shard: bool) 
     return ShardedLearner(learner, team)
 
 
-def _ready(team: Team, device: torch.device, config: str, path: str) -> tuple[Learner, Gradients]:
+def _prepare(team: Team, device: torch.device, config: str, path: str) -> tuple[Learner, Gradients]:
     try:
         read = Config.model_validate(read_toml(config))
     except ValidationError:
-        raise UserError("the configuration that the leading process tells is not valid; are all of one version?") from None
+        raise UserError(
+            "the configuration from the leader is not valid; use the same version of Reverie in all processes"
+        ) from None
     train, _ = load_source_data(read.data, folder=Path(path)).split(read.data.seed)
     model = build_model(read).to(device)
     assert isinstance(model, TrainedModel)
@@ -58,77 +60,77 @@ def _ready(team: Team, device: torch.device, config: str, path: str) -> tuple[Le
 
 
 class TrainingWorker:
-    """What a process that follows does of trainings."""
+    """Executes the training instructions of the leader."""
 
     def __init__(self, team: Team, device: torch.device) -> None:
         self.team, self.device = team, device
         self.learner: Learner | None = None
         self.gradients: Gradients | None = None
 
-    def __call__(self, told: StepInstruction) -> None:
-        """Do what the leader tells."""
-        if told.order == Instruction.TRAIN:
+    def __call__(self, instruction: StepInstruction) -> None:
+        """Execute an instruction."""
+        if instruction.order == Instruction.TRAIN:
             config, path, fault = self.team.broadcast_text(), self.team.broadcast_text(), ""
             try:
-                self.learner, self.gradients = _ready(self.team, self.device, config, path)
+                self.learner, self.gradients = _prepare(self.team, self.device, config, path)
             except (UserError, OSError) as error:
                 fault = str(error)
             self.team.raise_any(fault)
         assert self.learner is not None and self.gradients is not None
-        if told.order == Instruction.SHARD:
+        if instruction.order == Instruction.SHARD:
             learner = ShardedLearner(self.learner, self.team)
             self.learner, self.gradients = learner, ShardedGradients(learner, self.gradients.train, self.gradients.settings)
-            self.gradients.go_to(told.i)
-        elif told.order == Instruction.STEP:
-            make_step(self.learner, self.gradients, told)
+            self.gradients.go_to(instruction.i)
+        elif instruction.order == Instruction.STEP:
+            make_step(self.learner, self.gradients, instruction)
             if isinstance(self.learner, ShardedLearner):
-                self.learner.average.update(told.i)
-                self.learner.i = told.i + 1
+                self.learner.average.update(instruction.i)
+                self.learner.i = instruction.i + 1
         elif isinstance(self.learner, ShardedLearner):
-            self._tend(self.learner, self.gradients, told)
+            self._execute_sharded(self.learner, self.gradients, instruction)
         else:
             broadcast_state(self.team, self.learner)
-            self.gradients.go_to(told.i)
+            self.gradients.go_to(instruction.i)
 
-    def _tend(self, learner: ShardedLearner, gradients: Gradients, told: StepInstruction) -> None:
-        """Do with this process's share of the state what the leader does with its own."""
-        match told.order:
+    def _execute_sharded(self, learner: ShardedLearner, gradients: Gradients, instruction: StepInstruction) -> None:
+        """Execute an instruction on the state of a sharded learner."""
+        match instruction.order:
             case Instruction.GATHER_WEIGHTS:
-                learner.show()
+                learner.gather_models()
             case Instruction.SNAPSHOT:
                 learner.report()
             case Instruction.GATHER_STATE:
-                learner.contribute(told.i)
+                learner.contribute(instruction.i)
             case _:
                 learner.restore(learner.good)
                 learner.last = learner.good
-                gradients.go_to(told.i)
+                gradients.go_to(instruction.i)
 
 
-Handler = Callable[[StepInstruction], None]  # what a process that follows does when it is told something
+Handler = Callable[[StepInstruction], None]  # executes the instructions of one verb
 
 
 def serve(device: torch.device, duties: Mapping[str, Callable[[Team], Handler]]) -> None:
-    """Follow the leader until it leaves, or is lost; then this process ends with code 3, and the leader, if any, says why.
+    """Execute the instructions of the leader until it exits.  If the leader is lost, exit with code 3.
 
-    duties: by the names of `Instruction.duty`, each made when it is first needed.
+    duties: creates the handler for each `Instruction.duty`, when first needed.
     """
-    for number in (signal.SIGINT, signal.SIGTERM):  # the leader decides when the step is done
+    for number in (signal.SIGINT, signal.SIGTERM):  # the leader stops the team after a step
         signal.signal(number, signal.SIG_IGN)
     end_with_leader()
     try:
         team, made = Team(rank(), world_size(), device), dict[str, Handler]()
         try:
-            while (told := team.broadcast()).order != Instruction.EXIT:
-                name = told.order.duty
+            while (instruction := team.broadcast()).order != Instruction.EXIT:
+                name = instruction.order.duty
                 if name not in made:
                     made[name] = duties[name](team)
                 try:
-                    made[name](told)
+                    made[name](instruction)
                 except LostError:
                     raise
                 except UserError:
-                    continue  # all know of it, and the leader says what follows
+                    continue  # raised in all processes; the leader decides
         finally:
             team.close()
     except LostError:
