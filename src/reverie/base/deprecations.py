@@ -20,6 +20,8 @@ RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> new name, with i
     },
     "reverie.diffusion.denoiser": {"Given": "WithCondition", "Told": "WithConditioning"},
     "reverie.diffusion.process": {"bayes": "gaussian_posterior"},
+    "reverie.families.graph": {"Graph": "reverie.families.bayes_net.BayesNet", "Plate": "reverie.families.bayes_net.Plate"},
+    "reverie.families.language.choice": {"Choice": "reverie.families.language.token_sampling.TokenSampling"},
     "reverie.lessons": {"LESSONS": "reverie.demos.DEMOS", "Lesson": "reverie.demos.Demo"},
     "reverie.kernels": {
         "Function": "RKHSFunction", "Unit": "Normalized", "Words": "BagOfWords", "gram_times": "gram_product",

@@ -1,0 +1,5 @@
+"""Old module of `reverie.families.bayes_net`, kept for one release."""
+
+from reverie.base.deprecations import deprecated_names
+
+__getattr__ = deprecated_names(__name__)
