@@ -97,7 +97,7 @@ def test_what_is_drawn_has_the_moments_of_the_density_and_each_label_its_own(nam
     (x, _), (model, _) = points(), of_points(name)
     n = 20_000
     for label in (0, 1):
-        drawn = model.draw(image_seeds(3, n), torch.full((n,), label)).double()
+        drawn = model.sample(image_seeds(3, n), torch.full((n,), label)).double()
         normals, log_weights = model.normals(label)
         w = log_weights.exp()[:, None]
         mean = (w * normals.mean).sum(0)
@@ -105,19 +105,19 @@ def test_what_is_drawn_has_the_moments_of_the_density_and_each_label_its_own(nam
         assert ((drawn.mean(0) - mean).abs() < 5 * (variance / n).sqrt()).all()
         torch.testing.assert_close(drawn.var(0), variance, rtol=0.05, atol=0)
         # The mean log-density of what is drawn is the negative entropy; that of more draws is the same within its error.
-        other = model.draw(image_seeds(4, n), torch.full((n,), label))
+        other = model.sample(image_seeds(4, n), torch.full((n,), label))
         first, second = (model.log_density(d, torch.full((n,), label)) for d in (drawn, other))
         assert abs(float(first.mean() - second.mean())) < 5 * float(first.std()) * math.sqrt(2 / n)
-    mixed = model.draw(image_seeds(5, n), None).double()
+    mixed = model.sample(image_seeds(5, n), None).double()
     torch.testing.assert_close(mixed.mean(0), x.mean(0), rtol=0, atol=0.1)
 
 
 def test_a_datum_depends_on_its_own_seed_alone(name: str) -> None:
     model, _ = of_levels(name)
     seeds, cond = image_seeds(7, 9), torch.tensor([0, 1, -1, 0, 1, -1, -1, 1, 0])
-    together = model.draw(seeds, cond)
+    together = model.sample(seeds, cond)
     assert together.shape == (9, 1, 4, 4) and together.dtype == torch.float32
-    alone = torch.cat([model.draw(seeds[k : k + 1], cond[k : k + 1]) for k in range(9)])
+    alone = torch.cat([model.sample(seeds[k : k + 1], cond[k : k + 1]) for k in range(9)])
     torch.testing.assert_close(together, alone, rtol=0, atol=1e-6)
     assert len(together.flatten(1).unique(dim=0)) == 9
 
@@ -138,7 +138,7 @@ def test_the_state_goes_through_a_file_into_a_new_model(name: str, tmp_path: Pat
     save_file(model.state_dict(), tmp_path / "w.safetensors")
     other.load_state_dict(load_file(tmp_path / "w.safetensors"), strict=True)
     assert torch.equal(other.log_density(x, y), model.log_density(x, y))
-    assert torch.equal(other.draw(image_seeds(0, 5), None), model.draw(image_seeds(0, 5), None))
+    assert torch.equal(other.sample(image_seeds(0, 5), None), model.draw(image_seeds(0, 5), None))
 
 
 def test_the_same_seed_fits_the_same_model_whatever_the_global_generator(make: Make) -> None:
@@ -181,7 +181,7 @@ def test_degenerate_points_have_a_proper_density(make: Make, case: str) -> None:
     *_, cost = model.fit(x, None, seed=0)
     assert math.isfinite(cost)
     assert model.log_density(torch.cat([x, x + 1.0]), None).isfinite().all()
-    drawn = model.draw(image_seeds(0, 200), None).double()
+    drawn = model.sample(image_seeds(0, 200), None).double()
     assert drawn.isfinite().all()
     assert (drawn.mean(0) - x.mean(0)).abs().max() < 1.5 * max(1.0, float(x.std(0).max()))
 
@@ -195,9 +195,9 @@ def test_labels_of_one_datum_or_none_have_a_proper_density(make: Make) -> None:
     assert math.isfinite(cost)
     for label in range(3):
         assert model.log_density(x, torch.full((41,), label)).isfinite().all()
-    width = model.draw(image_seeds(0, 500), torch.full((500,), 2)).std(0)
+    width = model.sample(image_seeds(0, 500), torch.full((500,), 2)).std(0)
     assert (width > 0.3 * x.std(0)).all()  # a single datum says nothing of the spread, so it is that of the others
-    assert (model.draw(image_seeds(0, 500), torch.full((500,), 2)).double().mean(0) - x[-1]).norm() < 2
+    assert (model.sample(image_seeds(0, 500), torch.full((500,), 2)).double().mean(0) - x[-1]).norm() < 2
     assert model.log_density(x, None).isfinite().all()
 
 
@@ -221,6 +221,6 @@ def test_what_cannot_be_fitted_is_said(make: Make) -> None:
             list(make((3,), of).fit(data, labels, seed=0))
     model = make((3,), 2)
     with pytest.raises(UserError, match="2 labels"):
-        model.draw(image_seeds(0, 2), torch.tensor([0, 2]))
+        model.sample(image_seeds(0, 2), torch.tensor([0, 2]))
     with pytest.raises(UserError, match="shape"):
         model.log_density(x[:, :1], None)

@@ -64,7 +64,7 @@ def test_least_squares_are_those_of_statsmodels() -> None:
     var = pytest.importorskip("statsmodels.tsa.api")
     x = second_order()
     x.moments = 400
-    series = x.draw(image_seeds(0, 1), None).double()
+    series = x.sample(image_seeds(0, 1), None).double()
     theirs = var.VAR(series[0].numpy()).fit(2, trend="c")
     mean, steps, _ = fit_least_squares(series, 2)
     assert np.allclose(steps.numpy(), theirs.coefs, atol=1e-6)
@@ -85,20 +85,20 @@ def test_gamma_is_the_closed_form_and_that_of_samples() -> None:
     model = model_of(torch.tensor([[[rho]]]), torch.tensor([[sigma**2]]), torch.zeros(1), 30)
     wanted = sigma**2 * rho ** np.arange(11) / (1 - rho**2)
     assert np.allclose(model.autocovariance(10)[:, 0, 0].numpy(), wanted)
-    found, error = sample_autocovariance(model.draw(image_seeds(3, 4000), None), 10)
+    found, error = sample_autocovariance(model.sample(image_seeds(3, 4000), None), 10)
     assert bool((np.abs(found.numpy() - wanted) < 4.5 * error.numpy()).all())
 
 
 def test_the_likelihood_is_that_of_all_numbers_together() -> None:
     model = second_order()
-    x = model.draw(image_seeds(1, 5), None)
+    x = model.sample(image_seeds(1, 5), None)
     wanted = multivariate_normal(model.mean.repeat(6).numpy(), joint(model)).logpdf(x.flatten(1).numpy())
     assert np.allclose(model.log_prob(x, None, torch.empty(0)).numpy(), wanted)
 
 
 def test_what_is_drawn_has_the_covariance_of_all_numbers_together() -> None:
     model = second_order()
-    x = (model.draw(image_seeds(0, 20_000), None) - model.mean).flatten(1).double()
+    x = (model.sample(image_seeds(0, 20_000), None) - model.mean).flatten(1).double()
     wanted = joint(model)
     error = np.sqrt((np.outer(wanted.diagonal(), wanted.diagonal()) + wanted**2) / 20_000)
     assert np.abs((x.T @ x / len(x)).numpy() - wanted).max() < 5 * error.max()
@@ -106,7 +106,7 @@ def test_what_is_drawn_has_the_covariance_of_all_numbers_together() -> None:
 
 def test_predictions_are_the_conditional_of_all_numbers_together() -> None:
     model, whole = second_order(), joint(second_order())
-    x = model.draw(image_seeds(2, 1), None)[0].double()
+    x = model.sample(image_seeds(2, 1), None)[0].double()
     mean, deviation = model.predict(x[:3], 3)
     d = (x[:3] - model.mean).flatten().numpy()
     gain = whole[6:, :6] @ np.linalg.inv(whole[:6, :6])

@@ -71,7 +71,7 @@ def test_what_is_cut_off_is_still_moved() -> None:
     """The gradient by samples beyond the limits is that by what they are cut off to."""
     made = torch.tensor([-3.0, 0.5, 2.0], requires_grad=True)
     for clipped, wanted in ((True, [-1.0, 0.5, 1.0]), (False, [-3.0, 0.5, 2.0])):
-        found = DistillationTarget(None, 0.1, None, clipped).cut(made)  # type: ignore[arg-type]
+        found = DistillationTarget(None, 0.1, None, clipped).clamp(made)  # type: ignore[arg-type]
         assert found.tolist() == wanted
         assert torch.autograd.grad((found * torch.arange(3)).sum(), made)[0].tolist() == [0, 1, 2]
 
@@ -138,8 +138,8 @@ def test_the_training_loss_of_a_student_is_the_energy_distance_of_its_samples(
     training = prepare_distillation(tmp_path / "run", tmp_path / "fast", steps=1)
     model, seen, chosen = training.learner.model, list[list[torch.Tensor]](), list[torch.Tensor]()
     assert isinstance(model, Diffusion) and model.distillation_target is not None
-    target, pick = model.distillation_target, type(model.distillation_target.pool).some
-    monkeypatch.setattr(Pool, "some", lambda *given: (chosen.append(pick(*given)), chosen[-1])[1])
+    target, pick = model.distillation_target, type(model.distillation_target.pool).sample_indices
+    monkeypatch.setattr(Pool, "sample_indices", lambda *given: (chosen.append(pick(*given)), chosen[-1])[1])
     model.distillation_target = replace(target, features=lambda z: (seen.append(target.features(z)), seen[-1])[1])
     for seed in range(4):
         found = model.loss(training.train.subsample(40), None, seed)

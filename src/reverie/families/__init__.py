@@ -1,4 +1,4 @@
-"""Model families: each plans, builds, trains and samples in its own way, and all are used through one seam."""
+"""Model families: each plans, builds, trains and samples its own type of model behind one interface."""
 
 from __future__ import annotations
 

@@ -94,7 +94,7 @@ class ClosedForm(Density):
         self.weights[label] = 0.0
         self.weights[label, : len(weights)] = weights
 
-    def draw(self, seeds: Tensor, cond: Tensor | None) -> Tensor:
+    def sample(self, seeds: Tensor, cond: Tensor | None) -> Tensor:
         """Draw one datum for each seed, a function of that seed alone: (B, *shape), float32 in user units.
 
         seeds: (B,) int64; cond: (B,) labels, NULL or None for one that is drawn as often as the data have it.  The density of

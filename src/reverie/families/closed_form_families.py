@@ -1,4 +1,4 @@
-"""The families of closed form: Gaussians, mixtures of them, and probabilistic principal components."""
+"""Families with closed-form densities: Gaussians, mixtures of Gaussians, probabilistic PCA."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class GaussianSettings(FamilySettings):
 
 
 class GaussianFamily(FittedFamily[GaussianSettings]):
-    """One Gaussian for each label."""
+    """One Gaussian per label."""
 
     name = "gaussian"
-    summary = "One Gaussian for each label, by maximum likelihood; images have low rank plus noise. The least to beat."
+    summary = "One Gaussian per label, by maximum likelihood; low rank plus diagonal noise for images. The simplest baseline."
     settings = GaussianSettings
 
     def density(self, settings: GaussianSettings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
-        """Make the Gaussian."""
+        """Build the Gaussian."""
         return GaussianModel(shape, labels, settings.covariance, settings.rank, levels, settings.floor)
 
 
@@ -54,15 +54,15 @@ class MixtureSettings(FamilySettings):
 
 
 class MixtureFamily(FittedFamily[MixtureSettings]):
-    """A mixture of Gaussians for each label."""
+    """A mixture of Gaussians per label."""
 
     name = "mixture"
-    summary = "A mixture of Gaussians for each label, by EM from k-means++ starts; BIC chooses how many."
+    summary = "A mixture of Gaussians per label, by EM from k-means++ starts; BIC selects the number of components."
     settings = MixtureSettings
     rounds = 10**6
 
     def density(self, settings: MixtureSettings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
-        """Make the mixture."""
+        """Build the mixture."""
         s = settings
         return MixtureModel(shape, labels, s.components, s.covariance, s.rank, levels, s.floor, s.restarts,
                             iterations=s.iterations)  # fmt: skip
@@ -77,7 +77,7 @@ class PCASettings(FamilySettings):
 
 
 class PCAFamily(FittedFamily[PCASettings]):
-    """Probabilistic principal components."""
+    """Probabilistic principal component analysis."""
 
     name = "pca"
     summary = "Probabilistic PCA (Tipping and Bishop 1999): a linear autoencoder with an exact likelihood."
@@ -85,7 +85,7 @@ class PCAFamily(FittedFamily[PCASettings]):
     settings = PCASettings
 
     def density(self, settings: PCASettings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
-        """Make the model."""
+        """Build the model."""
         if settings.latent != "auto":
             check_latent(settings.latent, math.prod(shape))
         return PCAModel(shape, labels, settings.latent, levels, settings.floor)

@@ -1,4 +1,4 @@
-"""What a density must do to be a model; its parameters are buffers."""
+"""The interface of densities that are fitted in closed form; their parameters are buffers."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from torch import Tensor, nn
 
 
 class Density(nn.Module, ABC):
-    """A density over data of one shape, fitted to all of them at once."""
+    """A density over data of one shape, fitted to all data at once."""
 
     @abstractmethod
     def fit(self, x: Tensor, labels: Tensor | None, seed: int) -> Iterator[float]:
-        """Fit to data and yield after each round what a training datum costs: -log p(x | label) / D, in nats.
+        """Fit and yield after each pass the mean negative log-likelihood -log p(x | label) / D of the training data, in nats.
 
-        x: (N, ...) in user units; labels: (N,) int64, None where the model has none.
+        x: (N, ...) in user units; labels: (N,) int64, None for a model without labels.
         """
 
     def facts(self) -> dict[str, Any]:
-        """Return plain facts of what was fitted, for `reverie inspect`."""
+        """Return fitted values for `reverie inspect`."""
         return {}
 
     @abstractmethod
-    def draw(self, seeds: Tensor, cond: Tensor | None) -> Tensor:
-        """Draw one datum for each seed, a function of that seed alone: (B, ...) in user units.  cond: (B,) labels or None."""
+    def sample(self, seeds: Tensor, cond: Tensor | None) -> Tensor:
+        """Sample one datum per seed, a function of that seed only: (B, ...) in user units.  cond: (B,) labels or None."""
 
     @abstractmethod
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> Tensor:

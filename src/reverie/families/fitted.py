@@ -1,4 +1,4 @@
-"""Densities of closed form as models, and the families that are fitted to all data at once."""
+"""Densities as models, and families that are fitted to all data at once."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from reverie.families.model import (
     check_one_label,
 )
 
-METRIC_DATA = 4096  # data, at most, of which held-out figures are the mean
-MOST_NUMBERS = 2**30  # that are held at once to fit a model
-PIXEL_LEVELS = 256  # values that a number of an image has
+METRIC_DATA = 4096  # data, at most, for held-out metrics
+MOST_NUMBERS = 2**30  # values of all training data
+PIXEL_LEVELS = 256
 
 
 class FittedDensity(FittedModel):
-    """A density as a model.  What is drawn of images is clamped to [0, 1]."""
+    """A density as a model.  Samples of images are clamped to [0, 1]."""
 
     density: Density
 
@@ -50,15 +50,15 @@ class FittedDensity(FittedModel):
         return z.clamp(0, 1) if kind_of(self.shape) == "images" else z
 
     def fit(self, data: Dataset, seed: int) -> Iterator[float]:
-        """Fit the density to all data and yield their mean cost after each round, in nats for each dimension."""
+        """Fit the density to all data and yield the mean negative log-likelihood after each pass, in nats per dimension."""
         if len(data) * math.prod(data.shape) > MOST_NUMBERS:
-            raise UserError(f"{len(data):,} data of shape {data.shape} are too many to fit at once; give fewer or smaller ones")
+            raise UserError(f"too many data to fit at once: {len(data):,} of shape {data.shape}; give fewer or smaller data")
         yield from self.density.fit(*data.batch(torch.arange(len(data))), seed)
 
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
-        """Draw at once: there is one frame."""
+        """Sample in one step and yield one frame."""
         check_one_label(inputs)
-        x = self.density.draw(inputs.seeds, inputs.cond).float()
+        x = self.density.sample(inputs.seeds, inputs.cond).float()
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
@@ -67,48 +67,48 @@ class FittedDensity(FittedModel):
         return LogProb(nats, torch.zeros_like(nats), 0, "closed form", math.prod(self.shape))
 
     def facts(self) -> dict[str, Any]:
-        """Return plain facts of the model."""
+        """Return values for `reverie inspect`."""
         return {**super().facts(), **self.density.facts()}
 
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return the mean cost of data that were not fitted, in nats for each dimension: `held_out`."""
+        """Return the mean negative log-likelihood of held-out data, in nats per dimension: `held_out`."""
         x, labels = data.batch(torch.arange(min(len(data), METRIC_DATA)))
-        found = self.log_prob(x, labels, image_seeds(seed, len(x)))
-        return {"held_out": float(-found.nats.mean()) / found.size}
+        log_prob = self.log_prob(x, labels, image_seeds(seed, len(x)))
+        return {"held_out": float(-log_prob.nats.mean()) / log_prob.size}
 
 
 Settings = TypeVar("Settings", bound=FamilySettings)
 
 
 class FittedFamily(Family[Settings]):
-    """A family whose models are fitted to all data at once: no steps, no minutes, an exact likelihood."""
+    """A family fitted to all data at once, with an exact likelihood."""
 
     can: ClassVar[frozenset[str]] = frozenset({"labels"})
     likelihood: ClassVar[Likelihood] = "exact"
     learns_by_steps: ClassVar[bool] = False
-    rounds: ClassVar[int] = 1  # at most
+    rounds: ClassVar[int] = 1  # passes over the data, at most
 
     def held_out_measure(self, settings: Settings) -> str:
         """Return nats/dim."""
         return "nats/dim"
 
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
-        """Take the settings asked for, and the defaults for others."""
+        """Combine default settings with requested ones."""
         requested = {key: value for key, value in request.requested.items() if value is not None}
         try:
             settings = self.settings.model_validate({"name": self.name, **requested})
         except ValidationError as error:
-            raise UserError(f"cannot train like this: {first_problem(error)}") from None
-        given = [f"--{name}" for name, value in (("minutes", request.minutes), ("steps", request.steps)) if value is not None]
+            raise UserError(f"invalid settings: {first_problem(error)}") from None
+        unused = [f"--{name}" for name, value in (("minutes", request.minutes), ("steps", request.steps)) if value is not None]
         reason = f"{self.name}: fitted to all {len(request.train):,} data at once"
-        reason += f", so {' and '.join(given)} mean nothing" if given else ""
+        reason += f"; {' and '.join(unused)} has no effect" if unused else ""
         training = {key: value for key, value in request.training.items() if key not in ("minutes", "steps")}
         return FamilyPlan(settings, {**training, "steps": self.rounds, "batch": min(len(request.train), 10**6)}, (reason,))
 
     @abstractmethod
     def density(self, settings: Settings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
-        """Make the density that settings describe, for data of a shape; levels: of 8-bit images, None for points."""
+        """Build the density for data of a shape.  levels: 256 for images, None for points."""
 
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> FittedDensity:
-        """Make the model."""
+        """Build the model."""
         return FittedDensity(self.density(settings, shape, labels, PIXEL_LEVELS if kind_of(shape) == "images" else None), shape)

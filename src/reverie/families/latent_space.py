@@ -1,4 +1,4 @@
-"""What families with a latent share: how large it may be, and how two of them are compared."""
+"""Checks and comparisons of latent spaces."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from reverie.base.errors import UserError
 
 
 def check_latent(latent: int, size: int) -> None:
-    """Refuse a latent that is larger than the data."""
+    """Raise a UserError for a latent larger than the data."""
     if latent > size:
-        raise UserError(f"a latent of {latent:,} numbers is larger than the data, which have {size:,}; give a smaller latent")
+        raise UserError(f"the latent has more values than the data: {latent:,} > {size:,}; give a smaller latent")
 
 
 def principal_angles(a: Tensor, b: Tensor) -> Tensor:
-    """Return the angles between the spaces that the columns of two matrices span, rising, in radians.
+    """Return the principal angles between the column spaces of two matrices, ascending, in radians.
 
     The sines are the singular values of (1 - Qa Qa^T) Qb, which is exact for small angles (Björck and Golub 1973).
     a: (D, p); b: (D, q) with q <= p; returns (q,).

@@ -92,7 +92,7 @@ class SeriesModel(Density):
             deviations.append(covariance.diagonal()[: self.width].sqrt())
         return torch.stack(means), torch.stack(deviations)
 
-    def draw(self, seeds: Tensor, cond: Tensor | None) -> Tensor:
+    def sample(self, seeds: Tensor, cond: Tensor | None) -> Tensor:
         """Draw the first moments from the stationary state, and each later one by a step."""
         mean, step, covariance = self.parts
         eps = Noise(seeds).like(torch.empty(len(seeds), self.moments, self.width, dtype=torch.float64))

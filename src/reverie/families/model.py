@@ -1,4 +1,4 @@
-"""The seam: what training, sampling, measuring and the run folder know of a model, whatever its family."""
+"""The family interface: what training, sampling, evaluation and run folders use of a model, whatever its family."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ Likelihood = Literal["exact", "lower bound", "none"]
 
 
 def check_labelled(labels: int, cond: Tensor | None, count: int) -> None:
-    """Refuse to do without labels where a model was trained with some.  cond: (count,) or None."""
+    """Raise a UserError if a model trained with labels gets none.  cond: (count,) or None."""
     if labels and (cond is None or len(cond) != count):
-        raise UserError(f"the model was trained with {labels} labels, and needs one for each datum")
+        raise UserError(f"the model was trained with {labels} labels and needs one per sample")
 
 
 class FamilySettings(ConfigSection):
@@ -42,26 +42,26 @@ class FamilySettings(ConfigSection):
 
     @model_validator(mode="before")
     @classmethod
-    def _listed(cls, given: Any) -> Any:
-        """Take a lone word for a list of one where a field holds several."""
-        if not isinstance(given, Mapping):
-            return given
-        types = {name: one.annotation for name, one in cls.model_fields.items()}
-        return {key: as_list(types.get(key), value) for key, value in given.items()}
+    def _wrap_single_values(cls, values: Any) -> Any:
+        """Wrap a single value in a list where the field is a list."""
+        if not isinstance(values, Mapping):
+            return values
+        types = {name: info.annotation for name, info in cls.model_fields.items()}
+        return {key: as_list(types.get(key), value) for key, value in values.items()}
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> Self:
-        """Return the settings that a run folder has; families add what runs of older versions did not record."""
+        """Return the settings stored in a run folder; families add what older versions did not record."""
         return cls.model_validate(table)
 
 
 @dataclass(frozen=True)
 class SamplingInputs:
-    """What to draw.
+    """Inputs of one sampling call.
 
-    seeds: (B,) int64; cond: (B,) labels, (B, K) where K are composed, or None; weights: of the composed labels; options: see
-    `Family.options`; classifier, weak, mean_error: give the classifier of noised data that the run has, an earlier state of the
-    model, and how far its estimates are off, or refuse.
+    seeds: (B,) int64.  cond: (B,) labels, (B, K) for compositions of K labels, or None.  weights: of the composed labels.
+    options: see `Family.options`.  classifier, weak, mean_error: return the run's noise-aware classifier, an earlier
+    checkpoint, and the error curve of the estimates, or raise a UserError.
     """
 
     seeds: Tensor
@@ -74,18 +74,18 @@ class SamplingInputs:
 
 
 def check_one_label(inputs: SamplingInputs) -> None:
-    """Refuse to compose labels, which takes guidance."""
+    """Raise a UserError for compositions of labels, which need guidance."""
     if inputs.weights != (1.0,) or (inputs.cond is not None and inputs.cond.ndim > 1):
-        raise UserError("labels are composed by guidance, which this family does not have; give one label")
+        raise UserError("compositions of labels need guidance, which this family does not have; give one label")
 
 
 class Model(nn.Module, ABC):
-    """A generative model.  Its own units are those of `encode`; users' units are those of the data, [0, 1] for images."""
+    """A generative model.  `encode` maps user units, [0, 1] for images, to model units."""
 
     shape: tuple[int, ...]  # of one datum, in user units
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return data in the model's units.  x: (B, ...) in user units."""
+        """Return data in model units.  x: (B, ...) in user units."""
         return x
 
     def decode(self, z: Tensor) -> Tensor:
@@ -94,109 +94,109 @@ class Model(nn.Module, ABC):
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the parameters."""
         return device_of(self)
 
     @property
     def lossy(self) -> bool:
-        """Whether decode(encode(x)) is only about x."""
+        """Whether decode(encode(x)) only approximates x."""
         return False
 
     @property
     def units(self) -> Units:
-        """The units that samples are looked at in: the model's own, or those of images where it draws codes of them."""
+        """The units of displayed samples: model units, or image units for models of autoencoder codes."""
         return self
 
     def picture(self, z: Tensor) -> Tensor:
-        """Return samples in these units."""
+        """Return samples in the units of `units`."""
         return z
 
     @abstractmethod
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
-        """Draw one datum per seed and yield what is on the way, in the model's units; the last frame's x0 is what is drawn."""
+        """Sample one datum per seed and yield intermediate states in model units; the last frame's x0 is the sample."""
 
     @abstractmethod
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return figures of data that were not trained on: `held_out`, the less the better, and what else is to be kept."""
+        """Return metrics on held-out data: `held_out`, lower is better, and further values to record."""
 
     def final_metrics(self, train: Dataset, seed: int) -> dict[str, Any]:
-        """Return further figures that are worked out once, when the training ends."""
+        """Return metrics that are computed once, at the end of training."""
         return {}
 
     def facts(self) -> dict[str, Any]:
-        """Return plain facts of the model for `reverie inspect`."""
+        """Return values for `reverie inspect`."""
         return {"parameters": sum(t.numel() for t in self.state_dict().values())}
 
     def summary_line(self) -> str:
-        """Say how large the model is."""
-        numbers = sum(t.numel() for t in self.state_dict().values())
-        return f"model: {numbers:,} numbers"
+        """Return the size of the model as one line."""
+        count = sum(t.numel() for t in self.state_dict().values())
+        return f"model: {count:,} parameters"
 
     def warn(self) -> None:
-        """Warn of settings that may give bad samples."""
+        """Warn about settings that may give bad samples."""
         return
 
     @abstractmethod
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
-        """Return the log-probability of data in user units, in nats; see `Family.likelihood` for what it is."""
+        """Return the log-probability of data in user units, in nats: exact or a bound, see `Family.likelihood`."""
 
 
 class CompletionModel(ABC):
-    """A model that draws what is not known of a datum, given what is, without a denoiser to steer."""
+    """A model that samples unknown values given known ones, without a denoiser to guide."""
 
     @abstractmethod
     def completes_exactly(self, seen: Tensor) -> bool:
-        """Tell whether it draws from a conditional distribution of its own, or only about so.  seen: of one datum, bool."""
+        """Return whether completions are exact samples of a conditional distribution.  seen: mask of one datum, bool."""
 
     @abstractmethod
     def completes_in_own_order(self, seen: Tensor) -> bool:
-        """Tell whether that is the conditional of `log_prob`, or of another order's joint.  seen: of one datum, bool."""
+        """Return whether that conditional is the one of `log_prob`, not of another order's joint.  seen: mask, bool."""
 
     @abstractmethod
     def complete(
         self, inputs: SamplingInputs, truth: Tensor, seen: Tensor, log_prior: Tensor | None, note: Callable[[float], None]
     ) -> Iterator[Frame]:
-        """Draw what is not seen, one datum for each seed, and yield frames in model units.
+        """Sample the unknown values, one datum per seed, and yield frames in model units.
 
-        truth, seen: of one datum, in user units; log_prior: of labels, (L,), which are drawn as well where none is wanted;
-        note: is told how much of the work told anything in the end, 1 where the draw is exact.
+        truth, seen: of one datum, in user units.  log_prior: (L,), of labels; labels are sampled too where `inputs` has none.
+        note: called with the effective share of the particles, 1 for exact samples.
         """
 
 
 class TrainedModel(Model):
-    """A model that learns by steps down the gradient of a loss."""
+    """A model trained by gradient descent on a loss."""
 
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
-        """Set first weights that depend on the training data.  deadline: by which work that can be shortened is to end."""
+        """Initialize weights that depend on the training data.  deadline: ends optional work."""
         return
 
     def set_progress(self, fraction: float) -> None:
-        """Note how much of the training is done, 0 to 1, before each step: for what changes on the way."""
+        """Set the completed fraction of the training, 0 to 1, before each step."""
         return
 
     def finalize(self, data: Dataset) -> None:
-        """Work out what follows from the weights and the training data, before the model is looked at."""
+        """Compute what depends on the trained weights and the training data, before the model is used."""
         return
 
     @abstractmethod
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return the training loss of each datum, (B,): a function of data, labels and seed alone."""
+        """Return the training loss of each datum, (B,): a function of data, labels and seed only."""
 
 
 class FittedModel(Model):
-    """A model that is fitted in closed form or by a few rounds over all data."""
+    """A model fitted in closed form or by a few passes over all data."""
 
     @abstractmethod
     def fit(self, data: Dataset, seed: int) -> Iterator[float]:
-        """Fit and yield the mean cost of the data after each round, in nats for each dimension."""
+        """Fit, and yield the mean negative log-likelihood after each pass, in nats per dimension."""
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What a family plans for: the training data, the budget, and what was asked for.
+    """Inputs of a family's plan: data, budget and requested options.
 
-    wished: the family's own options that were given; training: further fields of the table [training] that were given;
-    device: "cpu", "cuda" or "mps"; tell: is told of long work.
+    requested: options of the family; training: further fields of the table [training]; device: "cpu", "cuda" or "mps";
+    progress: called during long work.
     """
 
     data: Dataset
@@ -215,7 +215,7 @@ Settings = TypeVar("Settings", bound=FamilySettings)
 
 @dataclass(frozen=True)
 class FamilyPlan(Generic[Settings]):
-    """A choice for everything, and why.  training: fields of the table [training]."""
+    """Settings for a training, with reasons.  training: fields of the table [training]."""
 
     settings: Settings
     training: Mapping[str, Any]
@@ -223,11 +223,10 @@ class FamilyPlan(Generic[Settings]):
 
 
 class Family(ABC, Generic[Settings]):
-    """A kind of model: how it is planned and built, and what it can do.
+    """A type of model: how to plan, build and use it.
 
-    kinds: of data it takes; default_for: those for which it is chosen where no family is named; can: further abilities, by
-    which verbs are refused or offered; options: those of sampling, with what each is when it is not given; likelihood: what
-    `log_prob` is.
+    kinds: kinds of data it takes; default_for: kinds for which it is the default family; can: abilities, by which commands are
+    offered or refused; options: of sampling, with defaults; likelihood: what `log_prob` returns.
     """
 
     name: ClassVar[str]
@@ -237,60 +236,60 @@ class Family(ABC, Generic[Settings]):
     can: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[Mapping[str, Any]] = {}
     likelihood: ClassVar[Likelihood] = "none"
-    dequantises: ClassVar[bool] = True  # whether an exact likelihood of images is one of noise added to their levels
+    dequantises: ClassVar[bool] = True  # whether the exact likelihood of images is that of dequantised levels
     settings: type[Settings]
-    learns_by_steps: ClassVar[bool] = True  # and can be trained for longer; else it is fitted at once
-    set_by_training: ClassVar[frozenset[str]] = frozenset()  # settings that cannot be asked for: they are found by training
+    learns_by_steps: ClassVar[bool] = True  # False: fitted at once, and cannot be trained longer
+    set_by_training: ClassVar[frozenset[str]] = frozenset()  # settings that users cannot give
 
     @property
     def option_names(self) -> tuple[str, ...]:
-        """The names of the settings that can be asked for."""
+        """The names of the settings that users can give."""
         return tuple(name for name in self.settings.model_fields if name != "name" and name not in self.set_by_training)
 
     @property
     def graph(self) -> GraphicalModel:
-        """Which variables of a datum depend on which."""
+        """The dependencies between the variables of a datum."""
         return GRAPHICAL[self.name]
 
     def held_out_measure(self, settings: Settings) -> str:
-        """Return what `held_out` measures where it has no unit: figures are comparable only where this is the same."""
+        """Return what `held_out` measures where it has no unit; only equal measures are comparable."""
         return f"loss of {self.name}"
 
     @abstractmethod
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
-        """Choose settings for data and a budget; refuse what cannot be."""
+        """Choose settings for data and budget; raise a UserError for impossible requests."""
 
     @abstractmethod
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
-        """Make the model that settings describe, with first weights drawn from the seed; refuse parts that do not fit."""
+        """Build the model with weights initialized from the seed; raise a UserError for parts that do not fit."""
 
     def tensor_specs(self, settings: Settings, shape: tuple[int, ...], labels: int) -> dict[str, TensorSpec]:
-        """Return the form of every tensor that the model has, without making any; refuse parts that do not fit."""
+        """Return dtype and shape of every tensor of the model without allocating any."""
         with torch.device("meta"):
             return tensor_specs(self.build(settings, shape, labels, 0).state_dict())
 
     def check(self, requested: Mapping[str, Any]) -> None:
-        """Refuse options that no data could make possible, before data are read."""
+        """Raise a UserError for options that are invalid for all data, before data are read."""
         if wrong := [key for key in requested if key not in self.option_names]:
             having = [name for name, other in FAMILIES.items() if wrong[0] in other.option_names]
-            families = f"; families that have: {', '.join(having)}" if having else ""
+            families = f"; families with this option: {', '.join(having)}" if having else ""
             raise UserError(f"the family {self.name} has no option {wrong[0]!r}{families}")
 
     def network(self, form: Dataset, minutes: float | None, steps: int | None, requested: Mapping[str, Any]) -> Spec | None:
-        """Return the network for data of a form, so that its memory can be foreseen; None where there is none."""
+        """Return the network for data of this form, to estimate memory; None for models without one."""
         return None
 
     def levels(self, form: Dataset, requested: Mapping[str, Any]) -> int:
-        """Return of how many levels of each number a model for data of a form will keep the probability, at most."""
+        """Return the largest number of output levels per value for data of this form, 0 for continuous outputs."""
         return 0
 
     def batch(self, form: Dataset) -> int:
-        """Return how many data a step takes when nothing is said."""
+        """Return the default batch size."""
         return 64
 
     def matches(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
-        """Tell whether an option, as it was given, is what settings have already."""
+        """Return whether a requested option equals the setting."""
         return bool(getattr(settings, key) == value)
 
 
-FAMILIES: dict[str, Family[Any]] = {}  # filled by `reverie.families`, so that a refusal can name the others
+FAMILIES: dict[str, Family[Any]] = {}  # filled by `reverie.families`

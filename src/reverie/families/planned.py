@@ -1,4 +1,4 @@
-"""What families that learn by steps share: settings that are chosen for the data, checked, and compared with what is asked."""
+"""What trained families share: default settings for the data, validated and compared with requests."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from reverie.diffusion.plan import IMAGE_MINUTES, POINT_STEPS
 from reverie.families.diffusion.likelihood_training import FEW, codec_of
 from reverie.families.model import Family, FamilyPlan, FamilySettings, PlanRequest
 
-STEPS_A_MINUTE = 2000  # that one core makes with the network of a small image
-FEW_NUMBERS = 10**6  # of all training data together, below which they are few
+STEPS_A_MINUTE = 2000  # of one CPU core with a small image network
+FEW_NUMBERS = 10**6  # values in all training data, below which a dataset counts as small
 Settings = TypeVar("Settings", bound=FamilySettings)
-TEXT_MINUTES, PAIR_MINUTES = 3.0, 2.0  # that models of text and of pairs are trained for when nothing is said
+TEXT_MINUTES, PAIR_MINUTES = 3.0, 2.0  # default training time
 
 
 def codec_for(request: PlanRequest) -> Spec:
-    """Return the units of the data: the levels that images have, points and moments of series standardised."""
+    """Return the codec of the data: the levels of images, standardisation of points and series."""
     train = request.train
     if train.kind in WRITTEN:
         return {}  # tokens have no units
@@ -37,7 +37,7 @@ def codec_for(request: PlanRequest) -> Spec:
 
 
 def decoder_for(codec: Spec) -> str:
-    """Return the observation for data of these units; see `reverie.families.vae.observation`."""
+    """Return the name of the observation model for a codec; see `reverie.families.vae.observation`."""
     levels = build(CODECS, codec, "codec").levels
     if levels is None:
         return "gaussian"
@@ -45,24 +45,24 @@ def decoder_for(codec: Spec) -> str:
 
 
 def is_small_dataset(request: PlanRequest) -> bool:
-    """Tell whether a network could learn the data by heart."""
+    """Return whether a network could memorize the data."""
     return len(request.train) * math.prod(request.train.shape) < FEW_NUMBERS
 
 
 def small_data_learning_rate(request: PlanRequest, most: float, farthest: float) -> float:
-    """Return a learning rate by which weights go no farther in many steps than in few: so far, few data are learned by heart.
+    """Return a learning rate that bounds learning rate times steps: weights that move farther memorize small data.
 
-    farthest: learning rate times steps, at most.
+    farthest: the largest learning rate times steps.
     """
     steps = request.steps or round((request.minutes or IMAGE_MINUTES) * STEPS_A_MINUTE)
     return min(most, farthest / max(1, steps))
 
 
 class PlannedFamily(Family[Settings]):
-    """A family that learns by steps, with settings for the data where nothing else is asked for.
+    """A family trained by gradient descent, with default settings for the data.
 
-    usual: fields of the table [training] when nothing is said; learned: settings that are learned from the data, of which only
-    the way can be asked for, and `chosen` goes by it.
+    training_defaults: fields of the table [training].  data_dependent: settings computed from the data by
+    `default_settings`; a request only selects the method, such as the type of tokenizer.
     """
 
     data_dependent: ClassVar[frozenset[str]] = frozenset()
@@ -71,18 +71,18 @@ class PlannedFamily(Family[Settings]):
 
     @abstractmethod
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Return settings for data where nothing else is asked for.  codec: the units of the data."""
+        """Return default settings for the data.  codec: the units of the data."""
 
     @abstractmethod
     def describe_settings(self, settings: Settings) -> str:
-        """Say in one line what was chosen."""
+        """Return the settings as one line."""
 
     def training(self, request: PlanRequest, settings: Settings) -> Mapping[str, Any]:
-        """Return fields of the table [training] for data, where nothing else is asked for."""
+        """Return default fields of the table [training] for the data."""
         return self.training_defaults
 
     def plan(self, request: PlanRequest) -> FamilyPlan[Settings]:
-        """Choose settings for the data, and take what is asked for."""
+        """Combine default settings with requested ones."""
         requested = {
             key: value for key, value in request.requested.items() if value is not None and key not in self.data_dependent
         }
@@ -95,16 +95,16 @@ class PlannedFamily(Family[Settings]):
         return FamilyPlan(settings, training, (self.describe_settings(settings),))
 
     def batch(self, form: Dataset) -> int:
-        """Return how many data a step takes when nothing is said."""
+        """Return the default batch size."""
         return int(self.training_defaults["batch"])
 
     def read(self, table: Mapping[str, Any]) -> Settings:
-        """Check settings."""
+        """Validate settings."""
         try:
             return self.settings.model_validate(table)
         except ValidationError as error:
-            raise UserError(f"cannot train like this: {first_problem(error)}") from None
+            raise UserError(f"invalid settings: {first_problem(error)}") from None
 
     def matches(self, settings: Settings, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
-        """Tell whether an option, as it was given, is what settings have already."""
+        """Return whether a requested option equals the setting."""
         return bool(getattr(self.read({**settings.model_dump(), key: value}), key) == getattr(settings, key))

@@ -1,9 +1,9 @@
-"""Clusters of images: what a model is told beside the label, so that it need not find out from noise what kind of image it is.
+"""Clusters of images, on which a network is conditioned beside the label.
 
-A network that is told nothing draws mixtures of kinds, strokes of two digits in one.  Images of a kind are near each other
-already when they are made small, so k-means finds kinds without any label.  In training the network is told the cluster of each
-image; a sample is told one that is drawn as often as it occurs with the sample's label (arXiv:2210.06462, section 3, has the
-same with features of another network).  Where it is not told, in steering, the model is the one without clusters.
+Without them a small network mixes image types, such as strokes of two digits in one sample.  k-means on downscaled images finds
+the clusters without labels.  In training the network is conditioned on the cluster of each image.  Sampling draws a cluster by
+its frequency given the label (arXiv:2210.06462, section 3, with features of another network).  Image editing and restoration
+use the network without clusters.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ from reverie.diffusion.pair import Pair
 from reverie.families.em import k_means_plus_plus
 
 MOST_CLUSTERS = 1024
-USUAL_CLUSTERS, EACH, FEWEST = 300, 40, 300  # of clusters, of images in each, and below which there are none
-SIDE = 16  # places, at most, along the side of the small images that are compared
-FITTED, COUNTED = 10_000, 60_000  # images that centres are fitted to, and by which it is told how often a cluster occurs
-READ = 4096  # of data that are not in memory, for both
+USUAL_CLUSTERS, EACH, FEWEST = 300, 40, 300  # largest default count, images per cluster, images below which there are none
+SIDE = 16  # pixels, at most, along a side of the downscaled images
+FITTED, COUNTED = 10_000, 60_000  # images that k-means uses, and images for the frequencies of clusters
+READ = 4096  # images for both, where data are not in memory
 ROUNDS = 30  # of k-means, at most
-CLUSTER_DRAW = 2**30 + 1  # the number of the draw, of each image's own stream, that decides its cluster
+CLUSTER_DRAW = 2**30 + 1  # index in each sample's random stream of the draw of its cluster
 
 
 def default_cluster_count(count: int) -> int:
-    """Return into how many clusters so many images are taken apart."""
+    """Return the default number of clusters for so many images."""
     return min(USUAL_CLUSTERS, count // EACH) if count >= FEWEST else 0
 
 
 def cluster_names(count: int) -> tuple[str, ...]:
-    """Return the names of the numbers that a network is told of clusters."""
+    """Return the names of the entries of one-hot clusters."""
     return tuple(f"cluster {k}" for k in range(count))
 
 
 def downscale(x: Tensor) -> Tensor:
-    """Return images made small, as rows: (B, C, H, W) -> (B, D)."""
-    by = math.ceil(max(x.shape[2:]) / SIDE)
-    return (functional.avg_pool2d(x, by, ceil_mode=True) if by > 1 else x).flatten(1)
+    """Return downscaled images as vectors: (B, C, H, W) -> (B, D)."""
+    factor = math.ceil(max(x.shape[2:]) / SIDE)
+    return (functional.avg_pool2d(x, factor, ceil_mode=True) if factor > 1 else x).flatten(1)
 
 
 def k_means(x: Tensor, count: int, seed: int = 0, deadline: Deadline | None = None) -> Tensor:
-    """Return centres of clusters by Lloyd's rule from k-means++ starts: (count, D).  x: (N, D).
+    """Return cluster centres by Lloyd's algorithm from k-means++ starts: (count, D).  x: (N, D).
 
-    Each centre is the mean of the data that it is the nearest to; one that no datum is near to stays where it is.  Where fewer
-    than `count` data differ, the last centre stands for those that are missing.  deadline: after which there is no other round.
+    An empty cluster keeps its centre.  With fewer than `count` distinct data the last centre is repeated.  deadline: no round
+    starts after it.
     """
     x, deadline = x.double(), deadline or Deadline()
     centres = k_means_plus_plus(x, count, torch.Generator().manual_seed(seed), deadline)[0]
@@ -73,9 +73,9 @@ def k_means(x: Tensor, count: int, seed: int = 0, deadline: Deadline | None = No
 
 
 class Clusters(nn.Module):
-    """Centres of clusters of small images, and how often each label is in each cluster.
+    """Centres of clusters of downscaled images, and the frequency of each cluster given the label.
 
-    shape: of an image; labels: how many there are.  centres: (K, D); counts: (max(1, labels), K).
+    shape: of an image; labels: number of labels.  centres: (K, D); counts: (max(1, labels), K).
     """
 
     def __init__(self, count: int, shape: tuple[int, ...], labels: int) -> None:
@@ -87,57 +87,55 @@ class Clusters(nn.Module):
         return len(self.centres)
 
     def fit(self, data: Dataset, deadline: Deadline | None = None) -> None:
-        """Find the clusters of training images and count them; the same for the same data, where no deadline ends it."""
+        """Fit the centres to training images and count the clusters; deterministic unless the deadline ends it."""
 
-        def find(rows: Tensor) -> None:
-            self.centres.copy_(k_means(rows[evenly_spaced_indices(len(rows), FITTED)], len(self), deadline=deadline))
+        def fit_centres(vectors: Tensor) -> None:
+            self.centres.copy_(k_means(vectors[evenly_spaced_indices(len(vectors), FITTED)], len(self), deadline=deadline))
 
-        self.count(data, find)
+        self.count(data, fit_centres)
 
-    def count(self, data: Dataset, find: Callable[[Tensor], object] = lambda rows: None) -> None:
-        """Count how often each label is in each cluster, after `find` was shown the small images, (N, D)."""
+    def count(self, data: Dataset, fit: Callable[[Tensor], object] = lambda vectors: None) -> None:
+        """Call `fit` with the downscaled images, (N, D), and count labels in each cluster."""
         most = COUNTED if isinstance(data.x, Tensor) else READ
-        found = [
-            (downscale(x), labels)
-            for x, labels in map(data.batch, evenly_spaced_indices(len(data), most).split(chunk_size(data.shape, 1024)))
-        ]
-        rows = torch.cat([x for x, _ in found])
-        find(rows)
-        of = nearest(rows.to(self.centres), [self.centres])[1].cpu()
-        labels = torch.cat([torch.zeros(len(x), dtype=torch.int64) if label is None else label for x, label in found])
-        places = labels * len(self) + of
-        self.counts.copy_(torch.bincount(places, minlength=self.counts.numel()).reshape(self.counts.shape))
+        batches = map(data.batch, evenly_spaced_indices(len(data), most).split(chunk_size(data.shape, 1024)))
+        parts = [(downscale(x), labels) for x, labels in batches]
+        vectors = torch.cat([x for x, _ in parts])
+        fit(vectors)
+        cluster = nearest(vectors.to(self.centres), [self.centres])[1].cpu()
+        labels = torch.cat([torch.zeros(len(x), dtype=torch.int64) if label is None else label for x, label in parts])
+        joint = labels * len(self) + cluster
+        self.counts.copy_(torch.bincount(joint, minlength=self.counts.numel()).reshape(self.counts.shape))
 
     def assign(self, x: Tensor) -> Tensor:
-        """Return which cluster each image belongs to: (B,) int64.  x: (B, C, H, W) in [0, 1]."""
+        """Return the cluster of each image: (B,) int64.  x: (B, C, H, W) in [0, 1]."""
         with torch.autocast(x.device.type, enabled=False):
             return nearest(downscale(x).to(self.centres), [self.centres])[1]
 
     def sample(self, seeds: Tensor, cond: Tensor | None) -> Tensor:
-        """Return clusters, each as often as it occurs with the label: (B,) int64.  seeds: (B,); cond: (B,) labels or None."""
-        shares = self.counts.double().cpu().cumsum(1)
-        own = shares[torch.zeros_like(seeds) if cond is None else cond.cpu().clamp_min(0)]
-        u = Noise(seeds, draws=CLUSTER_DRAW).uniform(1)[0].cpu() * own[:, -1:]
-        return (own <= u).sum(1).clamp_max(len(self) - 1)
+        """Sample clusters by their frequency given the label: (B,) int64.  seeds: (B,); cond: (B,) labels or None."""
+        cumulative = self.counts.double().cpu().cumsum(1)
+        given_label = cumulative[torch.zeros_like(seeds) if cond is None else cond.cpu().clamp_min(0)]
+        u = Noise(seeds, draws=CLUSTER_DRAW).uniform(1)[0].cpu() * given_label[:, -1:]
+        return (given_label <= u).sum(1).clamp_max(len(self) - 1)
 
-    def one_hot(self, which: Tensor, before: int) -> Tensor:
-        """Return what a network is told of clusters: (B, before + K), zero in the entries before.  which: (B,)."""
-        one = functional.one_hot(which.to(self.centres.device), len(self)).to(self.centres.dtype)
+    def one_hot(self, clusters: Tensor, before: int) -> Tensor:
+        """Return one-hot clusters after `before` zeros: (B, before + K).  clusters: (B,)."""
+        one = functional.one_hot(clusters.to(self.centres.device), len(self)).to(self.centres.dtype)
         return functional.pad(one, (before, 0))
 
 
 class WithClusters(Denoiser):
-    """A network that is told the cluster of each image that it draws, but not where it is to go by no label either.
+    """A network conditioned on the cluster of each sample, except where the condition is null.
 
-    told: (B, K); batches that hold the same images several times are taken.
+    clusters: (B, K), one-hot; batches may repeat the samples several times.
     """
 
-    def __init__(self, inner: NetDenoiser, told: Tensor) -> None:
+    def __init__(self, inner: NetDenoiser, clusters: Tensor) -> None:
         super().__init__()
         self.inner, self.schedule, self.has_variance = inner, inner.schedule, inner.has_variance
-        self.told = told
+        self.clusters = clusters
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the estimate.  x: (B n, ...); cond: (B n,) or None."""
-        told = self.told.repeat(len(x) // len(self.told), 1)
-        return self.inner.estimate(x, t, cond, told if cond is None else told * (cond != NULL)[:, None])
+        clusters = self.clusters.repeat(len(x) // len(self.clusters), 1)
+        return self.inner.estimate(x, t, cond, clusters if cond is None else clusters * (cond != NULL)[:, None])

@@ -1,10 +1,9 @@
-"""Distillation: a student that draws in a few evaluations, taught by where its samples should drift in features.
+"""Distillation: a student that samples in a few evaluations, trained by the drift of its samples in feature space.
 
-The student is the teacher's own network, asked for a sample where it gave a mean: f(x_t, t) is to be distributed as the data,
-whatever t is.  Every sample is drawn towards data that are near it and pushed away from other samples that are near it
-(arXiv:2602.04770), in features of them: see `drift`.  Where small classifiers tell the labels of images well these are their
-layers, else what the frozen teacher sees them by, the outputs of all its normalisations; and the data themselves.  How far two
-batches are from each other is told by the energy distance (Székely and Rizzo 2013), 2 E|a - b| - E|a - a'| - E|b - b'|.
+The student is the teacher's network, trained so that f(x_t, t) is a sample of the data for every t, not a mean.  Nearby data
+attract every sample, and other nearby samples repel it (arXiv:2602.04770), in feature space; see `drift`.  The features are
+layers of small classifiers where these predict the labels well, else all normalisation outputs of the frozen teacher; and the
+data themselves.  The energy distance (Székely and Rizzo 2013), 2 E|a - b| - E|a - a'| - E|b - b'|, measures the result.
 """
 
 from __future__ import annotations
@@ -29,25 +28,25 @@ from reverie.diffusion.pair import Pair
 from reverie.families.diffusion.sampling import SamplingProfile
 from reverie.nets.lenet import LeNet
 
-PURE = 0.5  # of the batches begin at pure noise, which is the whole way; the others at times that later evaluations begin at
+PURE = 0.5  # share of batches at t = 1; the others are at times of later evaluations, between EARLIEST and LATEST
 EARLIEST, LATEST = 0.4, 0.95
-FEW = 3  # labels in a batch, at most: of each there are enough samples to push each other away
-OWN = 0.1  # how strongly a sample is drawn to the datum that it was made of, beside its drift
-NEAR = (0.02, 0.05, 0.2)  # how near is near, in units of the mean distance of two data
-OTHER, ITSELF = 3.0, 1e3  # how much farther away what has another label is taken to be, and a sample from itself
-PEERS, COMPARED = 256, 4  # data that a batch is drawn to, and every how many of them the energy distance is told of
-POOL = 2**29  # bytes of data and their features, at most, from which these are taken
-SEEN_AT = 0.05  # the time that the teacher is told for data without noise: nearly none
-WIDEST, WIDEST_DATA = 8, 16  # places along a map of features, and along the data, which are averaged down to this
-PARTS = (4, 1)  # along a side, of which it is told how much neighbouring pixels differ
-CHECKED = 512  # held-out data that the distance is told of
+FEW = 3  # labels in a batch, at most, so that enough samples of each repel each other
+OWN = 0.1  # weight of the distance to the sample's own datum
+NEAR = (0.02, 0.05, 0.2)  # kernel widths, in units of the mean distance of two data
+OTHER, ITSELF = 3.0, 1e3  # added distance between different labels, and of a sample to itself
+PEERS, COMPARED = 256, 4  # data that attract a batch; the energy distance uses every COMPARED-th
+POOL = 2**29  # bytes of data and features, at most
+SEEN_AT = 0.05  # time input of the teacher for clean data
+WIDEST, WIDEST_DATA = 8, 16  # largest side of feature maps, and of data, after average pooling
+PARTS = (4, 1)  # grid sizes at which edge strengths are averaged
+CHECKED = 512  # held-out data, at most
 
 
 class Distilled(ConfigSection):
-    """The table [family.distilled] of config.toml: what a student learned from.
+    """The table [family.distilled] of config.toml: how a student was trained.
 
-    guidance: of the teacher whose samples were the data, 1 where these were the teacher's own data; samples: how many;
-    features: by whose features it was taught; clipped: whether its samples are cut off at -1 and 1, as they were when it was.
+    guidance: scale of the teacher's samples, 1 for the teacher's own training data; samples: their number; features: source of
+    the features; clipped: whether samples are clamped to [-1, 1], in training and sampling.
     """
 
     guidance: Annotated[float, Field(ge=-MAX_GUIDANCE, le=MAX_GUIDANCE)] = 1.0
@@ -57,86 +56,84 @@ class Distilled(ConfigSection):
 
 
 def profile_of(distilled: Distilled | None, codes: bool) -> SamplingProfile:
-    """Return what a network makes, which decides its default sampling.  codes: whether it draws those of an autoencoder."""
+    """Return the sampling profile of a network.  codes: whether it generates autoencoder codes."""
     if distilled is None:
         return "codes" if codes else "data"
     return "quick student" if distilled.clipped and distilled.features == "classifier" else "student"
 
 
-Features = Callable[[Tensor], list[Tensor]]  # (B, ...) in model units to rows (B, D)
+Features = Callable[[Tensor], list[Tensor]]  # (B, ...) in model units -> list of (B, D)
 
 
 class ClassifierFeatures:
-    """What classifiers see in images: (B, C, H, W) in model units to rows (B, D), those of the images themselves first."""
+    """Features of classifiers: (B, C, H, W) in model units to a list of (B, D), the image itself first."""
 
     def __init__(self, nets: Sequence[LeNet]) -> None:
         self.nets = [net.eval().requires_grad_(False) for net in nets]
 
     def __call__(self, z: Tensor) -> list[Tensor]:
-        """Return images and their edges, see `edges`, and each classifier's layers, pooled or cut off at zero."""
-        found = [_rows(z, WIDEST_DATA), *edges(z)]
+        """Return downscaled images, their `edges`, and each classifier's pooled or ReLU layers."""
+        features = [_flatten(z, WIDEST_DATA), *edges(z)]
         for net in self.nets:
             h = (z + 1) / 2
             for layer in net.maps:
                 h = layer(h)
                 if isinstance(layer, nn.MaxPool2d):
-                    found.append(h.flatten(1))
+                    features.append(h.flatten(1))
             for layer in net.features:
                 h = layer(h)
                 if isinstance(layer, nn.ReLU):
-                    found.append(h)
-        return found
+                    features.append(h)
+        return features
 
 
 class TeacherFeatures:
-    """What a network sees in data: (B, ...) in model units to rows (B, D), those of the data themselves first."""
+    """Features of a network: (B, ...) in model units to a list of (B, D), the data themselves first."""
 
     def __init__(self, teacher: NetDenoiser) -> None:
         self.teacher = teacher.eval().requires_grad_(False)
         self.norms = [m for m in teacher.net.modules() if isinstance(m, nn.GroupNorm | nn.LayerNorm)]
 
     def __call__(self, z: Tensor) -> list[Tensor]:
-        """Return images and their edges, see `edges`, or points, and the features of each normalisation."""
-        found = [_rows(z, WIDEST_DATA), *(edges(z) if z.ndim == 4 else ())]
-        handles = [norm.register_forward_hook(lambda _, __, out: found.append(_rows(out, WIDEST))) for norm in self.norms]
+        """Return the data, the `edges` of images, and the output of each normalisation."""
+        features = [_flatten(z, WIDEST_DATA), *(edges(z) if z.ndim == 4 else ())]
+        handles = [m.register_forward_hook(lambda _, __, out: features.append(_flatten(out, WIDEST))) for m in self.norms]
         try:
             if handles:
                 self.teacher(z, SEEN_AT)
         finally:
             for handle in handles:
                 handle.remove()
-        return found
+        return features
 
 
-def _rows(h: Tensor, widest: int) -> Tensor:
-    """Return (B, D), of maps averaged down to so many places along a side."""
+def _flatten(h: Tensor, widest: int) -> Tensor:
+    """Return (B, D); maps are average-pooled to at most `widest` pixels a side."""
     if h.ndim == 4 and (side := max(h.shape[2:])) > widest:
         h = functional.avg_pool2d(h, math.ceil(side / widest))
     return h.flatten(1)
 
 
 def edges(z: Tensor) -> list[Tensor]:
-    """Return how neighbouring pixels of images differ, as rows (B, D): signed, and how much in parts of the image and in all.
+    """Return differences of neighbouring pixels, signed, and their strength averaged over parts of the image: list of (B, D).
 
-    Samples that are blurred are near the mean of data that are near them, and signed differences do not tell the two apart;
-    how much pixels differ does.
+    Blurred samples are near the mean of nearby data, so signed differences do not distinguish them; edge strengths do.
     """
     along = [z.diff(dim=dim) for dim in (-2, -1)]
     strength = torch.cat([functional.pad(along[0].abs(), (0, 0, 0, 1)), functional.pad(along[1].abs(), (0, 1))], 1)
-    return [*(each.flatten(1) for each in along), *(_rows(strength, places) for places in (WIDEST_DATA, *PARTS))]
+    return [*(each.flatten(1) for each in along), *(_flatten(strength, side) for side in (WIDEST_DATA, *PARTS))]
 
 
-def apart(a: Tensor, b: Tensor) -> Tensor:
-    """Return the distances of all rows of a from all of b, (A, B)."""
+def pairwise_distances(a: Tensor, b: Tensor) -> Tensor:
+    """Return the distances of all rows of a from all rows of b: (A, B)."""
     return root(squared(a, b).clamp_min(0))
 
 
 def energy_rows(a: Tensor, b: Tensor, label_a: Tensor, label_b: Tensor) -> Tensor:
-    """Return the share of each row in the energy distance of a from b, whose mean is the distance: (A,).  a: (A, D); b: (B, D).
+    """Return the contribution of each row to the energy distance of a from b, whose mean is the distance: (A,).
 
-    It is the mean of two distances, of each label's rows and of all rows, however few pairs of one label there are.  No row is
-    compared with itself.  Distances are for each root of the dimensions and in units of b's deviation, so that features of all
-    sizes count alike.
+    The distance is the mean of two: within each label, and over all rows.  No row is compared with itself.  Distances are
+    divided by sqrt(D) and b's standard deviation, so that all features have equal weight.  a: (A, D); b: (B, D).
     """
     unit = math.sqrt(a.shape[1]) * b.std(0).mean().clamp_min(1e-6)
 
@@ -144,36 +141,37 @@ def energy_rows(a: Tensor, b: Tensor, label_a: Tensor, label_b: Tensor) -> Tenso
         counted = torch.ones(len(x), len(y), dtype=torch.bool, device=x.device)
         if x is y:
             counted = ~counted.diag().diag()
-        far, pairs = apart(x, y), (counted & (label_x[:, None] == label_y), counted)
-        return torch.stack([(far * some).sum(1) * len(x) / some.sum().clamp_min(1) for some in pairs]).mean(0)
+        distance, pairs = pairwise_distances(x, y), (counted & (label_x[:, None] == label_y), counted)
+        return torch.stack([(distance * some).sum(1) * len(x) / some.sum().clamp_min(1) for some in pairs]).mean(0)
 
     return (2 * shares(a, b, label_a, label_b) - shares(a, a, label_a, label_a) - shares(b, b, label_b, label_b).mean()) / unit
 
 
 def drift(a: Tensor, b: Tensor, label_a: Tensor, label_b: Tensor) -> Tensor:
-    """Return where samples a should go, given data b: (A, D).  a: (A, D), b: (B, D), in units of the data's mean distance.
+    """Return the drift of samples a given data b: (A, D).  a: (A, D), b: (B, D), in units of the data's mean distance.
 
-    V(x) = sum over b and a' of A(x, b) A(x, a') (b - a'), for each of the distances that count as near; A are similarities
-    exp(-|x - y| / near), made to sum to one over all y and over all x, of which the geometric mean is taken
-    (arXiv:2602.04770, its algorithm 2).  Where samples and data are of one distribution it vanishes in the mean.  Each
-    distance counts alike.
+    V(x) = sum over b and a' of A(x, b) A(x, a') (b - a') for each width h in NEAR.  The similarities exp(-|x - y| / h) are
+    normalised over all y and over all x, and A is the geometric mean of both (arXiv:2602.04770, algorithm 2).  The expected
+    drift is zero if samples and data have the same distribution.  Each width has equal weight.
     """
-    data, samples = (apart(a, y) + OTHER * (label_a[:, None] != label) for y, label in ((b, label_b), (a, label_a)))
-    far = torch.cat([data, samples + ITSELF * torch.eye(len(a), device=a.device)], 1)
+    to_data, to_samples = (
+        pairwise_distances(a, y) + OTHER * (label_a[:, None] != label) for y, label in ((b, label_b), (a, label_a))
+    )
+    distance = torch.cat([to_data, to_samples + ITSELF * torch.eye(len(a), device=a.device)], 1)
     total = torch.zeros_like(a)
-    for near in NEAR:
-        similar = ((-far / near).softmax(1) * (-far / near).softmax(0)).sqrt()
-        to, away = similar[:, : len(b)], similar[:, len(b) :]
+    for width in NEAR:
+        similarity = ((-distance / width).softmax(1) * (-distance / width).softmax(0)).sqrt()
+        to, away = similarity[:, : len(b)], similarity[:, len(b) :]
         move = away.sum(1, keepdim=True) * (to @ b) - to.sum(1, keepdim=True) * (away @ a)
         total += move / move.square().sum(1).mean().sqrt().clamp_min(1e-8)
     return total / len(NEAR)
 
 
 class Pool:
-    """Data in model units, their features and labels, from which batches and peers are taken: the same for the same data.
+    """Data in model units with features and labels, from which batches and attracting data are drawn; deterministic.
 
-    units: the mean distance of two data in each kind of features, which these are divided by; tell: what a network is told of
-    data beside their labels, (B, ...) in user units to (B, K), or None.
+    units: mean distance of two data for each feature, by which features are divided.  conditioning: maps data, (B, ...) in user
+    units, to what the network is conditioned on beside labels, (B, K) or None.
     """
 
     def __init__(
@@ -182,13 +180,13 @@ class Pool:
         data: Dataset,
         encode: Callable[[Tensor], Tensor],
         device: torch.device,
-        tell: Callable[[Tensor], Tensor | None] = lambda x: None,
+        conditioning: Callable[[Tensor], Tensor | None] = lambda x: None,
     ) -> None:
         order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
         parts: list[list[Tensor]] = []
         labels: list[Tensor] = []
-        rows: list[Tensor] = []
-        self.tell, most = tell, len(order)
+        vectors: list[Tensor] = []
+        self.conditioning_of, most = conditioning, len(order)
         for index in order.split(PEERS):
             if sum(map(len, labels)) >= most:
                 break
@@ -198,26 +196,28 @@ class Pool:
                 z = encode(x)
                 parts.append([z, *(each.float() for each in features(z))])
             labels.append(torch.zeros(len(index), dtype=torch.int64) if label is None else label.cpu())
-            rows += [row] if (row := tell(x)) is not None else []
+            vectors += [vector] if (vector := conditioning(x)) is not None else []
             most = min(most, POOL // (4 * sum(part[0].numel() for part in parts[0])))
-        self.units = [float(apart(each, each).mean().clamp_min(1e-6)) for each in parts[0][1:]]
+        self.units = [float(pairwise_distances(each, each).mean().clamp_min(1e-6)) for each in parts[0][1:]]
         self.z, *whole = (torch.cat(layer) for layer in zip(*parts, strict=True))
         self.features = [each / unit for each, unit in zip(whole, self.units, strict=True)]
         self.labels = torch.cat(labels).to(device)
-        self.told = torch.cat(rows) if rows else None
-        self.kinds = self.labels if self.told is None else self.labels * self.told.shape[1] + self.told.argmax(1)
-        self.of = {int(k): (self.kinds == k).nonzero()[:, 0].cpu() for k in self.kinds.unique()}
+        self.conditioning = torch.cat(vectors) if vectors else None
+        self.joint_labels = self.labels
+        if self.conditioning is not None:
+            self.joint_labels = self.labels * self.conditioning.shape[1] + self.conditioning.argmax(1)
+        self.indices = {int(k): (self.joint_labels == k).nonzero()[:, 0].cpu() for k in self.joint_labels.unique()}
 
-    def some(self, kinds: list[int] | None, count: int, random: torch.Generator) -> Tensor:
-        """Return numbers of data of these kinds, as many of each, or of any: (count,)."""
-        of = [self.of[k] for k in kinds or () if k in self.of] or [torch.arange(len(self.labels))]
-        each = math.ceil(count / len(of))
-        return torch.cat([rows[torch.randint(len(rows), (each,), generator=random)] for rows in of])[:count]
+    def sample_indices(self, labels: list[int] | None, count: int, random: torch.Generator) -> Tensor:
+        """Sample indices of data, the same number of each joint label, or of any data for None: (count,)."""
+        groups = [self.indices[k] for k in labels or () if k in self.indices] or [torch.arange(len(self.labels))]
+        each = math.ceil(count / len(groups))
+        return torch.cat([rows[torch.randint(len(rows), (each,), generator=random)] for rows in groups])[:count]
 
 
 @dataclass(frozen=True)
 class DistillationTarget:
-    """What a student is taught by: where features of its samples should go."""
+    """The objective of a student: the drift of its samples in feature space."""
 
     features: Features
     label_dropout: float
@@ -225,77 +225,78 @@ class DistillationTarget:
     clipped: bool = False
 
     def __deepcopy__(self, _: dict[int, Any]) -> DistillationTarget:
-        return self  # nothing in it changes, so that copies of the student share it
+        return self  # immutable, so copies of the student share it
 
     def loss(self, student: NetDenoiser, z: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return the loss of each of as many samples, (B,): a function of labels and seed alone.  z: (B, ...) in model units.
+        """Return the loss of len(z) samples, (B,): a function of labels and seed only.  z: (B, ...) in model units.
 
-        Its value is the share of each in the energy distance from data.  Its gradient by features is that which follows their
-        drift, -V, and draws what is made of a noised datum to that one as well.  Samples are made of data of few kinds of the
-        pool, labels or clusters, so that there are enough of each to push each other away; kinds are hidden in whole batches,
-        which then are compared with data of any kind.
+        Its value is each sample's contribution to the energy distance.  Its gradient by features is the negative drift -V, plus
+        for t < 1 an attraction to the sample's own datum.  A batch has at most FEW joint labels, so that enough samples of each
+        repel each other; labels are dropped for whole batches, which are then compared with any data.
         """
         random = torch.Generator().manual_seed(seed)
-        pure, u, hide = torch.rand(3, generator=random, dtype=torch.float64).tolist()
+        pure, u, drop = torch.rand(3, generator=random, dtype=torch.float64).tolist()
         t = 1.0 if pure < PURE else EARLIEST + (LATEST - EARLIEST) * u
         pool, few = self.pool, None
-        if hide >= self.label_dropout and (cond is not None or pool.told is not None):
-            among = pool.kinds if pool.told is not None or cond is None else cond
+        if drop >= self.label_dropout and (cond is not None or pool.conditioning is not None):
+            among = pool.joint_labels if pool.conditioning is not None or cond is None else cond
             few = among[torch.randint(len(among), (FEW,), generator=random)].unique().tolist()
-        index, peers = (pool.some(few, count, random) for count in (len(z), PEERS))
+        index, peers = (pool.sample_indices(few, count, random) for count in (len(z), PEERS))
         label = None if few is None or cond is None else pool.labels[index]
-        told = None if few is None or pool.told is None else pool.told[index]
-        made = self.cut(student_samples(student, pool.z[index], label, told, t, mix_seed(seed, 1)))
-        kind, kinds = (
+        conditioning = None if few is None or pool.conditioning is None else pool.conditioning[index]
+        samples = self.clamp(student_samples(student, pool.z[index], label, conditioning, t, mix_seed(seed, 1)))
+        own_label, peer_label = (
             (torch.zeros_like(index).to(z.device), torch.zeros_like(peers).to(z.device))
             if few is None
-            else (pool.kinds[index], pool.kinds[peers])
+            else (pool.joint_labels[index], pool.joint_labels[peers])
         )
-        theirs, own = ([rows[numbers] for rows in pool.features] for numbers in (peers, index))
-        loss, mine = torch.zeros(len(z), device=z.device), self.features(made)
-        with torch.autocast(z.device.type, enabled=False):  # in bfloat16, squares would not leave anything of their difference
-            for a, b, begun, unit in zip(mine, theirs, own, pool.units, strict=True):
+        peer_features, own_features = ([rows[numbers] for rows in pool.features] for numbers in (peers, index))
+        loss, sample_features = torch.zeros(len(z), device=z.device), self.features(samples)
+        with torch.autocast(z.device.type, enabled=False):  # differences of squares cancel in bfloat16
+            for a, b, own, unit in zip(sample_features, peer_features, own_features, pool.units, strict=True):
                 a = a.float() / unit
                 with torch.no_grad():
-                    move = drift(a, b, kind, kinds)
-                    value = energy_rows(a, b[::COMPARED], kind, kinds[::COMPARED])
-                follow = -(a * move).sum(1)
+                    move = drift(a, b, own_label, peer_label)
+                    value = energy_rows(a, b[::COMPARED], own_label, peer_label[::COMPARED])
+                surrogate = -(a * move).sum(1)
                 if t < 1:
-                    follow = follow + OWN * (a - begun).square().sum(1).add(1e-6).sqrt()
-                loss = loss + value + follow - follow.detach()
-        return loss / len(theirs)
+                    surrogate = surrogate + OWN * (a - own).square().sum(1).add(1e-6).sqrt()
+                loss = loss + value + surrogate - surrogate.detach()
+        return loss / len(peer_features)
 
-    def cut(self, made: Tensor) -> Tensor:
-        """Return samples cut off where images end, with the gradient of what they were: what lies outside is still moved.
+    def clamp(self, samples: Tensor) -> Tensor:
+        """Return samples clamped to [-1, 1] with the gradient of the unclamped ones (straight-through).
 
-        A stroke is white and the ground is black up to an edge.  A network that need not hit these values exactly, but may go
-        beyond them, draws edges as steep as they are.
+        A network whose output may exceed the range of pixels generates steeper edges.
         """
-        return made + (made.clamp(-1, 1) - made).detach() if self.clipped else made
+        return samples + (samples.clamp(-1, 1) - samples).detach() if self.clipped else samples
 
     @torch.no_grad()
     def held_out(
         self, student: NetDenoiser, data: Dataset, encode: Callable[[Tensor], Tensor], seed: int, batch: int = 128
     ) -> float:
-        """Return the mean energy distance of one evaluation, from pure noise, from data that were not trained on."""
-        device, found = next(student.parameters()).device, []
+        """Return the mean energy distance of one-evaluation samples from held-out data."""
+        device, distances = next(student.parameters()).device, []
         for part in torch.arange(min(CHECKED, len(data))).split(batch):
             if len(part) < 2:
                 continue
             x, labels = data.batch(part)
             x = x.to(device)
             z, cond = encode(x), labels.to(device) if labels is not None else None
-            made = self.cut(student_samples(student, z, cond, self.pool.tell(x), 1.0, mix_seed(seed, int(part[0]))))
-            alike = torch.zeros(len(z), device=device) if cond is None else cond
-            pairs = zip(self.features(made), self.features(z), strict=True)
-            means = [float(energy_rows(mine.float(), theirs.float(), alike, alike).mean()) for mine, theirs in pairs]
-            found.append(math.fsum(means) / len(means))
-        return math.fsum(found) / max(1, len(found))
+            conditioning = self.pool.conditioning_of(x)
+            samples = self.clamp(student_samples(student, z, cond, conditioning, 1.0, mix_seed(seed, int(part[0]))))
+            label = torch.zeros(len(z), device=device) if cond is None else cond
+            pairs = zip(self.features(samples), self.features(z), strict=True)
+            means = [float(energy_rows(a.float(), b.float(), label, label).mean()) for a, b in pairs]
+            distances.append(math.fsum(means) / len(means))
+        return math.fsum(distances) / max(1, len(distances))
 
 
-def student_samples(student: NetDenoiser, z: Tensor, cond: Tensor | None, told: Tensor | None, t: float, seed: int) -> Tensor:
-    """Return what a student makes of data noised to time t, and of noise alone at t = 1: (B, ...)."""
+def student_samples(
+    student: NetDenoiser, z: Tensor, cond: Tensor | None, conditioning: Tensor | None, t: float, seed: int
+) -> Tensor:
+    """Return the student's samples for data noised to time t, for pure noise at t = 1: (B, ...)."""
     random = torch.Generator(z.device).manual_seed(seed)
     eps = torch.randn(z.shape, generator=random, device=z.device, dtype=z.dtype)
     data = torch.zeros_like(z) if t == 1.0 else z
-    return student.estimate(Pair(data, eps).mix(*student.schedule(t)), t, cond, told).x0
+    return student.estimate(Pair(data, eps).mix(*student.schedule(t)), t, cond, conditioning).x0

@@ -1,4 +1,4 @@
-"""Diffusion in the latent space of an autoencoder (arXiv:2112.10752): the autoencoder as a codec, frozen."""
+"""Latent diffusion (arXiv:2112.10752): a frozen autoencoder as a codec."""
 
 from __future__ import annotations
 
@@ -17,39 +17,41 @@ from reverie.families.model import FAMILIES, FamilySettings, Model
 from reverie.families.vae.autoencoder import Autoencoder
 from reverie.families.vae.model import VAE
 
-MEASURED = 512  # training data, at most, whose codes and reconstructions are measured
-LEAST = 1e-4  # deviation of a channel of codes that is taken as one
+MEASURED = 512  # training data, at most, for the moments of codes and the reconstruction error
+LEAST = 1e-4  # lower limit of a channel's standard deviation
 Side = Annotated[int, Field(ge=1, le=16384)]
-MOMENTS = ("code_mean", "code_spread")  # of an autoencoder, which draw codes and mean nothing here
+MOMENTS = ("code_mean", "code_spread")  # buffers of an autoencoder that only its own sampling uses
 
 
 def settings_of_autoencoder(table: dict[str, Any]) -> FamilySettings:
-    """Return the settings of an autoencoder; refuse those of anything else."""
+    """Return the settings of an autoencoder; raise a UserError for those of other families."""
     family = FAMILIES.get(str(table.get("name")))
     if family is None or not hasattr(family.settings, "model_fields") or "latent" not in family.settings.model_fields:
-        raise UserError(f"a latent codec needs the settings of an autoencoder, got those of {table.get('name')!r}")
+        raise UserError(
+            f"a latent codec needs the settings of an autoencoder, got those of {table.get('name')!r}; train one first"
+        )
     try:
         settings: FamilySettings = family.settings.model_validate(table)
     except ValidationError as error:
-        raise UserError(f"the autoencoder of a latent codec is not valid: {first_problem(error)}") from None
+        raise UserError(f"invalid autoencoder settings of the latent codec: {first_problem(error)}") from None
     return settings
 
 
 def autoencoder_of(settings: FamilySettings, shape: tuple[int, ...]) -> Autoencoder | VAE:
-    """Make an autoencoder whose codes are maps, in which convolutions can work; refuse others."""
+    """Build an autoencoder whose codes are feature maps; raise a UserError for other latents."""
     model = FAMILIES[settings.name].build(settings, shape, 0, 0)
     if not isinstance(model, Autoencoder | VAE) or len(model.latent) != 3:
-        raise UserError(f"the codes of this {settings.name} are no maps, which diffusion in its latent space needs; train an"
+        raise UserError(f"the codes of this {settings.name} are no feature maps, which latent diffusion needs; train an"
                         " autoencoder with layers=map")  # fmt: skip
     return model
 
 
 class LatentCodec(Codec):
-    """z = (E(x) - mean) / std and x = D(mean + std z) with an autoencoder's encoder, by its mean, and decoder.
+    """z = (E(x) - mean) / std and x = D(mean + std z), with the mean of an autoencoder's encoder E and its decoder D.
 
-    autoencoder: its settings, the table [family] of its run; shape: of its images.  Weights, and mean and deviation of each
-    channel of codes, are taken from a run by `take`; they never learn.  error: the mean squared error of decoded training
-    images, in user units; lost: the same as a share of their variance.
+    autoencoder: its settings, the table [family] of its run; shape: of its images.  `take` copies the weights from a run and
+    measures mean and std per channel; all are frozen.  error: mean squared error of reconstructed training images, in user
+    units; lost: that error as a share of the images' variance.
     """
 
     lossy = True
@@ -65,7 +67,7 @@ class LatentCodec(Codec):
     def model_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Return the shape of a code."""
         if tuple(shape) != self.data_shape:
-            raise UserError(f"the data have the shape {tuple(shape)} but the autoencoder of the codec is for {self.data_shape}")
+            raise UserError(f"the data have the shape {tuple(shape)}, but the codec's autoencoder has {self.data_shape}")
         return self.autoencoder.latent
 
     @property
@@ -74,7 +76,7 @@ class LatentCodec(Codec):
         return self.autoencoder.codec
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return (E(x) - mean) / std: the same bits for the same batch."""
+        """Return (E(x) - mean) / std, deterministic for a batch."""
         return (self.autoencoder.to_latent(x) - self.mean) / self.std
 
     def decode(self, z: Tensor) -> Tensor:
@@ -82,24 +84,22 @@ class LatentCodec(Codec):
         return self.autoencoder.from_latent(self.mean + self.std * z).clamp(0, 1)
 
     def picture(self, z: Tensor) -> Tensor:
-        """Return D(mean + std z) in the autoencoder's units, where nothing is cut off and gradients flow."""
+        """Return D(mean + std z) in the autoencoder's units, unclamped and differentiable."""
         return self.autoencoder.expected(self.mean + self.std * z)
 
     def known_cells(self, seen: Tensor) -> Tensor:
-        """Return which numbers of a code are known: those of places all of whose pixels are.  seen: (C, H, W) bool."""
+        """Return which values of a code are known: those whose pixels are all known.  seen: (C, H, W) bool."""
         channels, height, width = self.autoencoder.latent
         whole: Tensor = seen.all(0).unflatten(0, (height, -1)).unflatten(2, (width, -1)).all(3).all(1)
         return whole.expand(channels, -1, -1)
 
     def log_cell(self, shape: tuple[int, ...]) -> float:
-        """Refuse: a code has no one image, and an image no one code."""
-        raise UserError(
-            "this model draws the codes of an autoencoder, which tell no likelihood of pixels; train one with --no-latent"
-        )
+        """Raise a UserError: codes have no pixel likelihood."""
+        raise UserError("latent diffusion has no pixel likelihood; train a model with --no-latent")
 
     @torch.no_grad()
     def take(self, model: Model, data: Dataset) -> None:
-        """Take the weights of a trained autoencoder, and measure its codes and what it loses on training data."""
+        """Copy the weights of a trained autoencoder, and measure its codes and reconstruction error on training data."""
         kept = {name: tensor for name, tensor in model.state_dict().items() if name not in MOMENTS}
         own = self.autoencoder.state_dict()
         self.autoencoder.load_state_dict({**own, **kept})
@@ -118,7 +118,7 @@ class LatentCodec(Codec):
         self.lost.copy_((error / x.double().sub(x.double().mean(0)).square().mean().clamp_min(1e-12)).to(self.lost))
 
     def summary(self) -> dict[str, Any]:
-        """Return what it is and how well it gives images back."""
+        """Return the shape of a code and the reconstruction quality."""
         psnr = -10 * math.log10(max(float(self.error), 1e-12))
         return {"code": list(self.autoencoder.latent), "psnr": round(psnr, 2), "variance_lost": round(float(self.lost), 4)}
 
@@ -127,11 +127,11 @@ ALL_CODECS: dict[str, type[Codec]] = {**CODECS, "latent": LatentCodec}
 
 
 def latent_spec(settings: FamilySettings, shape: tuple[int, ...]) -> Spec:
-    """Return the codec of a run whose images are coded by an autoencoder of these settings."""
+    """Return the codec of a run whose images are encoded by an autoencoder with these settings."""
     return {"name": "latent", "autoencoder": settings.model_dump(mode="json"), "shape": tuple(shape)}
 
 
 def model_shape(codec: Spec, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of a datum in the units of a codec; nothing is allocated for it."""
+    """Return the shape of a datum in a codec's model units, without allocating memory."""
     with torch.device("meta"):
         return build(ALL_CODECS, codec, "codec").model_shape(shape)

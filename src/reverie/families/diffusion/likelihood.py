@@ -1,4 +1,4 @@
-"""What a diffusion model says of given data: their log-probability by the flow, and bounds of it by the chain."""
+"""Likelihoods of a diffusion model: log-probabilities by the probability flow, and variational bounds of the chain."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from reverie.families.model import TrainedModel
 
 
 class DiffusionLikelihood(TrainedModel):
-    """A denoiser and the codec around it, as far as likelihoods go."""
+    """Likelihoods of a denoiser with its codec."""
 
     denoiser: NetDenoiser
     codec: Codec
 
     @property
     def dequantiser(self) -> str:
-        """Which noise the flow gives to levels: that of the diffusion itself where the denoiser knows them."""
+        """The noise that dequantises levels: that of the diffusion where the denoiser models levels."""
         return "normal" if isinstance(self.denoiser, LatticeDenoiser) else "uniform"
 
     def log_prob(
@@ -38,10 +38,10 @@ class DiffusionLikelihood(TrainedModel):
     ) -> LogProb:  # fmt: skip
         """Return the log-probability of data in user units by the probability flow, in nats.
 
-        Of points it is a density for each unit of volume.  Of 8-bit images, x in [0, 1], it is that of the levels, estimated
-        from below by dequantising each image once.  seeds: (B,), one for each datum; dequantiser: a name of `DEQUANTISERS`.
+        For points it is a density.  For 8-bit images, x in [0, 1], it is a lower bound on the log-probability of the levels, by
+        dequantising each image once.  seeds: (B,), one per datum; dequantiser: a name of `DEQUANTISERS`.
         """
-        cell = self.codec.log_cell(self.shape)  # which refuses codes of a network, before anything is encoded
+        cell = self.codec.log_cell(self.shape)  # raises for autoencoder codes, before data are encoded
         z, noise, levels, denoiser = self.codec.encode(x), Noise(seeds), self.codec.levels, self.denoiser
         if levels is None:
             found = log_prob(denoiser, z, noise, cond, probes=probes, tolerance=tolerance)
@@ -52,11 +52,11 @@ class DiffusionLikelihood(TrainedModel):
         return replace(found, nats=found.nats - made.log_q)
 
     def best_end(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> float:
-        """Return the time at which the bound of these data is best left to decoding; x: (B, ...), seeds: (B,)."""
+        """Return the end time that minimizes the bound of these data; x: (B, ...), seeds: (B,)."""
         return best_end(self.denoiser, self.codec.encode(x), Noise(seeds), cond, self.codec.levels)
 
     def mean_error(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> ErrorCurve:
-        """Return how far estimates of these data are off, which the variance "optimal" goes by; x: (B, ...), seeds: (B,)."""
+        """Return the error curve of the estimates, for the variance "optimal"; x: (B, ...), seeds: (B,)."""
         return measure_error_curve(self.denoiser, self.codec.encode(x), Noise(seeds), cond)
 
     def bound(
@@ -65,9 +65,9 @@ class DiffusionLikelihood(TrainedModel):
     ) -> Bound:  # fmt: skip
         """Return the variational bound for data in user units, in nats: of DDPM's chain on a grid, or in continuous time.
 
-        x: (B, ...); seeds: (B,), one for each datum; draws: noise levels for each datum where there is no grid; end: the time
-        at which the rest is left to decoding, the last one of the grid or the schedule's if not told, see `best_end`; variance:
-        of the chain's steps, as in `DDPM`; error: what "optimal" goes by, see `mean_error`.
+        x: (B, ...); seeds: (B,), one per datum; draws: noise levels per datum in continuous time; end: last time of the chain,
+        where reconstruction begins, see `best_end`, default the end of the grid or schedule; variance: of the chain's steps, as
+        in `DDPM`; error: for "optimal", see `mean_error`.
         """
         denoiser = self.denoiser if grid is None else self._with_variance(variance, error)
         cell = self.codec.log_cell(self.shape)
@@ -84,7 +84,7 @@ class DiffusionLikelihood(TrainedModel):
         self, x: Tensor, cond: Tensor | None, seeds: Tensor, grid: Tensor, variance: str = "posterior", paths: int = 16,
         end: float | None = None, error: ErrorCurve | None = None,
     ) -> Tightened:  # fmt: skip
-        """Return the bound of DDPM's chain by several paths for each datum in user units, in nats; the rest as in `bound`."""
+        """Return the importance-weighted bound of DDPM's chain with several paths per datum, in nats; see `bound`."""
         levels, cell = self.codec.levels, self.codec.log_cell(self.shape)
         z, denoiser = self.codec.encode(x), self._with_variance(variance, error)
         found = importance_weighted(denoiser, z, _down_to(grid, end), Noise(seeds), cond, variance, levels, paths)
@@ -92,16 +92,14 @@ class DiffusionLikelihood(TrainedModel):
         return replace(found, nats=found.nats - cell, single=found.single - cell)
 
     def _with_variance(self, variance: str, error: ErrorCurve | None) -> Denoiser:
-        """Return the denoiser that tells what a variance of the chain's steps goes by."""
+        """Return the denoiser with the variance that the chain's steps need."""
         if variance != "optimal":
             return self.denoiser
         if error is None:
-            raise UserError(
-                "the optimal variance goes by how far estimates are off on training data; give error=run.mean_error()"
-            )
+            raise UserError("variance=optimal needs the error curve of estimates on training data; give error=run.mean_error()")
         return WithVariance(self.denoiser, error)
 
 
 def _down_to(grid: Tensor, end: float | None) -> Tensor:
-    """Return the times of a grid above `end`, and this as the last one."""
+    """Return the times of a grid above `end`, followed by `end`."""
     return grid if end is None else torch.cat([grid[grid > end], grid.new_tensor([end])])

@@ -1,4 +1,4 @@
-"""Training for the likelihood: what the ends of a learned schedule cost, and what is chosen for data and purpose."""
+"""Training for the likelihood: default settings, and the bound's terms at the ends of a learned schedule."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from reverie.data import Dataset, LazyImages
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.pair import Pair
 
-FEW = 64  # values up to which images are taken as levels of their own
-FEATURES = 32  # numbers from which a network makes the levels of each number of the data
-REACH = 4  # levels to each side among which noise of the schedule's first log-SNR can leave a doubt
+FEW = 64  # values up to which images have a codec of their own levels
+FEATURES = 32  # network outputs per value from which the levels are computed
+REACH = 4  # neighbouring levels on each side in the reconstruction term
 LAST, FIRST_OF_POINTS = -7.5, 10.0  # log-SNR
-NETWORK_OF_POINTS: Spec = {"name": "mlp", "hidden": 128, "layers": 4}  # the bound counts every error, also those nobody sees
-MANY_PASSES, DROPOUT = 40, 0.2  # how often an image is seen, from which on a network that hides nothing learns it by heart
+NETWORK_OF_POINTS: Spec = {"name": "mlp", "hidden": 128, "layers": 4}
+MANY_PASSES, DROPOUT = 40, 0.2  # passes over the data above which a network without dropout memorizes them
 
 
 def values_of(data: Dataset) -> list[int]:
-    """Return the bytes that images hold, rising."""
+    """Return the byte values that occur in images, ascending."""
     seen = torch.zeros(256, dtype=torch.bool)
     for part in torch.arange(len(data)).split(1024):
         seen[(255 * data.batch(part)[0]).round().long().unique()] = True
@@ -31,36 +31,36 @@ def values_of(data: Dataset) -> list[int]:
 
 
 def codec_of(data: Dataset) -> Spec:
-    """Return the codec of images for the likelihood: their own levels where these are few, else all 256."""
+    """Return the codec of images for the likelihood: their own levels if these are few, else all 256."""
     if isinstance(data.x, LazyImages) and not data.x.decoded:
-        return {"name": "pixels"}  # a look at some of them would not tell that there are no other values
+        return {"name": "pixels"}  # a subset of the images would not show all values
     values = values_of(data)
     return {"name": "levels", "values": values} if 2 <= len(values) <= FEW else {"name": "pixels"}
 
 
 def schedule_of(levels: int | None) -> Spec:
-    """Return where a learned schedule begins: with noise of a sixth of a step between levels."""
+    """Return the initial learned schedule, with noise of a sixth of the distance between levels."""
     first = FIRST_OF_POINTS if levels is None else 2 * math.log(3 * (levels - 1))
     return {"name": "learned", "first": round(first, 2), "last": LAST}
 
 
 def for_likelihood(levels: int | None) -> dict[str, Any]:
-    """Return the settings that training for the likelihood takes where nothing else is asked for."""
+    """Return the default settings of training for the likelihood."""
     target = "v" if levels is None else "levels"
     return {"target": target, "weight": "vlb", "times": "stratified", "schedule": schedule_of(levels)}
 
 
 def augment_for_likelihood(passes: float) -> str:
-    """Return the changes of images that are seen so often: of whole pixels, which keep every number on its level."""
+    """Return the default augmentation: whole-pixel shifts, which keep levels, for images seen many times."""
     return "shift" if passes > MANY_PASSES else "none"
 
 
 def end_costs(schedule: Learned, truth: Pair, levels: int | None) -> Tensor:
-    """Return prior and reconstruction in nats for each dimension, (B,), with their gradients by the schedule's ends.
+    """Return prior and reconstruction terms in nats per dimension, (B,), with gradients by the schedule's ends.
 
-    prior = 1/2 (alpha² x0² + sigma² - 1 - log sigma²) at t = 1.  Reconstruction at t = 0 by the noised number alone: of a
-    level its share exp(-(x - alpha v)² / (2 sigma²)) among its neighbours (arXiv:2107.00630, eq. 13 and appendix), of a real
-    number the normal around x / alpha.  The network, which can only do better, is left out.
+    prior = 1/2 (alpha² x0² + sigma² - 1 - log sigma²) at t = 1.  The reconstruction at t = 0 uses the noised value only: for
+    levels, the probability exp(-(x - alpha v)² / (2 sigma²)) of level v normalised over its neighbours (arXiv:2107.00630,
+    eq. 13 and appendix); for continuous values, the normal around x / alpha.  The network could only improve on it.
     """
     x0, ends = truth.x0, schedule(torch.tensor([0.0, 1.0], dtype=torch.float64))
     (alpha, alpha_1), (sigma, sigma_1) = (torch.as_tensor(c).to(x0).unbind() for c in ends)

@@ -36,24 +36,23 @@ from reverie.families.diffusion.sampling import STEERING, SamplingProfile, build
 from reverie.families.model import SamplingInputs
 from reverie.nets.dropout import seeded_dropout
 
-HISTOGRAMS_OF = 20_000  # data that are not in memory, by which a denoiser of levels begins
-# Of the bound in the loss of a network that tells variances.  arXiv:2102.09672 has 0.001 for a million steps; in a few hundred
-# of digits8 0.03 taught variances worth 0.05 bits/dim more at 10 steps, and the held-out loss of the means was the same.
+HISTOGRAMS_OF = 20_000  # data for the initial histograms of a level denoiser, where data are not in memory
+# Weight of the bound in the loss of networks with learned variances.  arXiv:2102.09672 uses 0.001 for 10^6 steps; in a few
+# hundred steps on digits8, 0.03 improved the bound by 0.05 bits/dim at 10 steps, and did not change the held-out loss.
 VARIANCE_SHARE = 0.03
-CLUSTERS_HIDDEN = 0.1  # how often, so that the network can do without, too, as it must in steering
-UNTOLD = -1e9  # in rows that are kept with the weights, which are finite: what is not told
-VARIANCE_STEPS = 20  # of the chain whose bound that is, where training is in continuous time
+CLUSTERS_HIDDEN = 0.1  # share of data trained without clusters, as editing and restoration use the network
+UNTOLD = -1e9  # stands for NaN, a missing condition, in stored condition vectors, which must be finite
+VARIANCE_STEPS = 20  # of the chain in that bound, where training is in continuous time
 
 
 class Diffusion(DiffusionLikelihood):
-    """A denoiser, the codec around it, and the way it is trained.
+    """A denoiser with its codec and training objective.
 
-    shape: that of one datum in user units; model_shape: in model units, which is what the denoiser sees.  label_dropout: how
-    often a label is hidden in training, which is what classifier-free guidance needs.  augment: how the data are changed in
-    training.  labels: how many there are.  measure: what an error costs.  likelihood: whether it is trained for that, and its
-    figures are the bound and not the loss.  examples: how many rows of conditions of the training data it keeps, each of so
-    many numbers, to draw by where none is asked for.  distilled: of one that draws in a few evaluations; lesson: what it is
-    taught by.  clusters: what it is told of images beside their labels.
+    shape: of one datum in user units; model_shape: in model units.  label_dropout: probability of training without the label,
+    for classifier-free guidance.  augment: of training data.  labels: number of labels.  measure: the error measure.
+    likelihood: whether the bound is trained, and reported as the held-out metric.  examples: number and width of stored
+    condition vectors, used where no condition is requested.  distilled: record of a student; distillation_target: its
+    objective in training.  clusters: of images, on which the network is conditioned beside labels.
     """
 
     def __init__(
@@ -75,7 +74,7 @@ class Diffusion(DiffusionLikelihood):
         super().__init__()
         self.examples = nn.Buffer(torch.full(examples, UNTOLD)) if examples is not None else None
         self.distilled, self.clusters = distilled, clusters
-        self.distillation_target: DistillationTarget | None = None  # given by a training, and no part of what is kept
+        self.distillation_target: DistillationTarget | None = None  # set by distillation; not stored
         self.denoiser, self.codec, self.shape, self.model_shape = denoiser, codec, shape, codec.model_shape(shape)
         self.weight, self.times, self.label_dropout, self.augment = weight, times, label_dropout, augment
         self.measure, self.likelihood = measure, likelihood
@@ -83,37 +82,37 @@ class Diffusion(DiffusionLikelihood):
 
     @property
     def kind(self) -> Kind:
-        """What one datum is."""
+        """The kind of data."""
         return kind_of(self.shape)
 
     @property
     def conditional(self) -> bool:
-        """Whether it was trained with conditions."""
+        """Whether the model was trained with conditions."""
         return bool(self.label_count) or self.examples is not None
 
     def example(self, share: Tensor) -> Tensor:
-        """Return rows of conditions of the training data, (B, R), by where they stand among those kept, (B,) in [0, 1)."""
+        """Return stored condition vectors, (B, R), by their relative position, (B,) in [0, 1)."""
         assert self.examples is not None
         rows = self.examples[(share * len(self.examples)).long().to(self.device)]
         return torch.where(rows == UNTOLD, torch.nan, rows)
 
     @property
     def profile(self) -> SamplingProfile:
-        """What the network makes, by which the usual sampler is chosen."""
+        """The profile that selects the default sampler."""
         return profile_of(self.distilled, self.lossy)
 
     @property
     def lossy(self) -> bool:
-        """Whether the codec gives data back only about as they were."""
+        """Whether the codec is lossy."""
         return self.codec.lossy
 
     @property
     def units(self) -> Codec:
-        """The units of pictures."""
+        """The units of displayed samples."""
         return self.codec.units
 
     def picture(self, z: Tensor) -> Tensor:
-        """Return samples in these units, by the decoder of codes where they are ones."""
+        """Return samples in the units of `units`; decodes autoencoder codes."""
         return self.codec.picture(z)
 
     def encode(self, x: Tensor) -> Tensor:
@@ -125,188 +124,190 @@ class Diffusion(DiffusionLikelihood):
         return self.codec.decode(z)
 
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return the loss, or the bound, on data that were not trained on; see `reverie.families.diffusion.noise_levels`."""
+        """Return the loss, or the bound, on held-out data; see `reverie.families.diffusion.noise_levels`."""
         if self.distillation_target is not None:
             return {"held_out": self.distillation_target.held_out(self.denoiser, data, self.codec.encode, seed)}
         return held_out_metrics(self, data, seed)
 
     def final_metrics(self, train: Dataset, seed: int) -> dict[str, Any]:
-        """Return the least loss that any model can have on the training data, in four ranges of t."""
+        """Return the smallest possible loss on the training data, in four ranges of t."""
         return {} if self.distilled else {"optimum_levels": optimum_levels(self, train, seed)}
 
     def operations(self) -> int:
-        """Return the floating-point operations of one evaluation of the network for one datum."""
+        """Return the floating-point operations of one evaluation for one datum."""
         with FlopCounterMode(display=False) as counter:
             self.denoiser(torch.zeros(1, *self.model_shape, device=self.device), 0.5)
         return int(counter.get_total_flops())
 
     def facts(self) -> dict[str, Any]:
-        """Return the size of the network, the operations of an evaluation, and how the schedule ends."""
+        """Return the size of the network, the operations of one evaluation, and the schedule at t = 1."""
         alpha, sigma = self.denoiser.schedule(1.0)
-        parameters, coded = sum(p.numel() for p in self.denoiser.parameters()), self.codec.summary()
+        parameters, codec = sum(p.numel() for p in self.denoiser.parameters()), self.codec.summary()
         ends = {"alpha": alpha, "sigma": sigma}
-        found = {"parameters": parameters, "operations": self.operations(), "schedule_end": ends}
-        found |= {"clusters": len(self.clusters)} if self.clusters is not None else {}
-        return {**found, "codec": coded} if coded else found
+        facts = {"parameters": parameters, "operations": self.operations(), "schedule_end": ends}
+        facts |= {"clusters": len(self.clusters)} if self.clusters is not None else {}
+        return {**facts, "codec": codec} if codec else facts
 
     def summary_line(self) -> str:
-        """Say how large the network is."""
+        """Return the size of the network as one line."""
         name = type(self.denoiser.net).__name__.lower().removeprefix("conditional")
         parameters = sum(p.numel() for p in self.denoiser.parameters())
-        return f"network: {name}, {parameters:,} parameters, {self.operations() / 1e6:,.1f} million operations"
+        return f"network: {name}, {parameters:,} parameters, {self.operations() / 1e6:,.1f} MFLOP per evaluation"
 
     def warn(self) -> None:
-        """Warn of a schedule that leaves a signal at t = 1."""
+        """Warn if the schedule leaves a signal at t = 1."""
         self.denoiser.schedule.warn_if_signal_remains()
 
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
-        """Draw as the options ask; see `reverie.families.diffusion.sampling`."""
+        """Sample as the options say; see `reverie.families.diffusion.sampling`."""
         options = dict(inputs.options)
         if options.get("precision") is None and not any(options.get(key) is not None for key in STEERING):
             options["precision"] = self.default_precision()
         sampler, grid = build_sampling(self.shape, self.denoiser.schedule, options, self.profile)
         times: Tensor | None = options.get("times")
-        tell = self._teller(inputs)
+        conditioned = self._with_clusters(inputs)
         guide = build_guidance(
-            self.kind, self.conditional, options, inputs.weights, inputs.classifier, lambda: tell(self._weak(inputs))
+            self.kind, self.conditional, options, inputs.weights, inputs.classifier, lambda: conditioned(self._weak(inputs))
         )
-        unsure = self._unsure(sampler, inputs)
+        with_variance = self._variance_wrapper(sampler, inputs)
         cond = inputs.cond.to(self.device) if inputs.cond is not None else None
         return self.sample(
             inputs.seeds, cond, sampler, grid if times is None else times,
-            lambda _: self._clip(guide(unsure(tell(self.denoiser)))),
+            lambda _: self._clip(guide(with_variance(conditioned(self.denoiser)))),
             options.get("steer"), options.get("origin"),
         )  # fmt: skip
 
     @property
     def clips(self) -> bool:
-        """Whether what it estimates is cut off at -1 and 1, after guidance."""
+        """Whether estimates are clamped to [-1, 1], after guidance."""
         return self.distilled is not None and self.distilled.clipped
 
     def _clip(self, denoiser: Denoiser) -> Denoiser:
         return Clip(denoiser) if self.clips else denoiser
 
-    def _teller(self, inputs: SamplingInputs) -> Callable[[NetDenoiser], Denoiser]:
-        """Return what tells a network the clusters of what it draws; nothing where something else decides what that is."""
+    def _with_clusters(self, inputs: SamplingInputs) -> Callable[[NetDenoiser], Denoiser]:
+        """Return a wrapper that conditions a network on sampled clusters; the identity where steering decides the content."""
         composed = inputs.cond is not None and inputs.cond.ndim > 1
         if composed or any(inputs.options.get(key) is not None for key in ("steer", "origin")):
             return lambda denoiser: denoiser
-        told = self.sample_clusters(inputs.seeds, inputs.cond)
-        return lambda denoiser: denoiser if told is None else WithClusters(denoiser, told)
+        clusters = self.sample_clusters(inputs.seeds, inputs.cond)
+        return lambda denoiser: denoiser if clusters is None else WithClusters(denoiser, clusters)
 
     def sample_clusters(self, seeds: Tensor, cond: Tensor | None) -> Tensor | None:
-        """Return what the network is told of data to draw, (B, K), or None.  seeds: (B,); cond: (B,) labels or None."""
+        """Return the conditioning on sampled clusters, (B, K), or None.  seeds: (B,); cond: (B,) labels or None."""
         if self.clusters is None:
             return None
         return self.clusters.one_hot(self.clusters.sample(seeds, cond), self.augmentation_width)
 
     @property
     def augmentation_width(self) -> int:
-        """How many numbers the network is told of changes of the data."""
+        """The number of entries of the network's conditioning that describe augmentations."""
         return 0 if self.augment is None else len(self.augment.conditioned)
 
     def joint_labels(self, x: Tensor, labels: Tensor | None) -> Tensor | None:
-        """Return label and cluster of each datum as one number, (B,), or the label alone.  x: (B, ...) in user units."""
+        """Return label and cluster of each datum as one integer, (B,), or the label alone.  x: (B, ...) in user units."""
         if self.clusters is None:
             return labels
         return self.clusters.assign(x) if labels is None else labels * len(self.clusters) + self.clusters.assign(x)
 
-    def conditioning_of(self, x: Tensor, changes: Tensor | None = None, untold: Tensor | None = None) -> Tensor | None:
-        """Return what the network is told of data: what was done to them, and their clusters; None where it is nothing.
+    def conditioning_of(self, x: Tensor, changes: Tensor | None = None, dropped: Tensor | None = None) -> Tensor | None:
+        """Return the network's conditioning on augmentations and clusters, or None.
 
-        x: (B, ...) in user units, as they were; changes: (B, K) or None; untold: (B,), those whose clusters are hidden.
+        x: (B, ...) in user units, before augmentation; changes: (B, K), of the augmentation, or None; dropped: (B,), data
+        without cluster.
         """
         if self.clusters is None:
             return changes
-        told = self.clusters.one_hot(self.clusters.assign(x), self.augmentation_width)
-        if untold is not None:
-            told = told * ~untold.to(told.device)[:, None]
-        return told if changes is None else torch.cat([changes.to(told), told[:, changes.shape[1] :]], 1)
+        conditioning = self.clusters.one_hot(self.clusters.assign(x), self.augmentation_width)
+        if dropped is not None:
+            conditioning = conditioning * ~dropped.to(conditioning.device)[:, None]
+        if changes is None:
+            return conditioning
+        return torch.cat([changes.to(conditioning), conditioning[:, changes.shape[1] :]], 1)
 
     def default_precision(self) -> Precision:
-        """Return what it draws in where nothing is said: bfloat16 was measured for pictures and their codes on processors."""
+        """Return the default precision of sampling: bfloat16 was measured for images and codes on CPUs."""
         measured = self.device.type == "cpu" and not self.likelihood
         return default_precision(self.model_shape, self.device) if measured else "fp32"
 
-    def _unsure(self, sampler: Sampler, inputs: SamplingInputs) -> Steer:
-        """Return what makes the denoiser tell the variance that a sampler asks for; refuse one that is not known."""
+    def _variance_wrapper(self, sampler: Sampler, inputs: SamplingInputs) -> Steer:
+        """Return a wrapper that adds the variance that a sampler needs; raise a UserError if it is unknown."""
         variance = sampler.variance if isinstance(sampler, DDPM) else "posterior"
         if variance == "learned" and not self.denoiser.has_variance:
             raise UserError(
-                "this model was trained without variances of its own; sample with ddpm:variance=optimal, which needs none, or"
-                " train with --variance learned"
+                "this model has no learned variances; sample with ddpm:variance=optimal, or train with --variance learned"
             )
         if variance != "optimal":
             return lambda denoiser: denoiser
         if inputs.mean_error is None:
-            raise UserError("the optimal variance is measured on training data, which only a run has")
+            raise UserError("the optimal variance needs estimates on training data, which only a run has; sample from a run")
         error = inputs.mean_error()
         return lambda denoiser: WithVariance(denoiser, error)
 
     def _weak(self, inputs: SamplingInputs) -> NetDenoiser:
         if isinstance(self.denoiser.schedule, Learned):
             raise UserError(
-                "autoguidance compares a run with its early state at the same noise, and this run has learned another schedule"
-                " since; leave --autoguidance out"
+                "autoguidance evaluates an early checkpoint at the same noise levels, and the schedule of this run has been"
+                " learned since; leave --autoguidance out"
             )
         weak = inputs.weak() if inputs.weak is not None else None
         if not isinstance(weak, Diffusion):
-            raise UserError("autoguidance needs an earlier state of the model, which only a run has")
+            raise UserError("autoguidance needs an early checkpoint, which only a run has; sample from a run")
         return weak.denoiser
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return the training loss of each datum, (B,); changes, times, noise and hidden labels are functions of the seed.
+        """Return the training loss of each datum, (B,); augmentation, times, noise and dropout are functions of the seed.
 
         x: (B, ...) in user units; cond: (B,), (B, R) or None.
         """
         if self.distillation_target is not None:
             return self.distillation_target.loss(self.denoiser, self.codec.encode(x), cond, seed)
-        changed, changes = (x, None) if self.augment is None else self.augment(x, mix_seed(seed, 2))
-        z = self.codec.encode(changed)
+        augmented, changes = (x, None) if self.augment is None else self.augment(x, mix_seed(seed, 2))
+        z = self.codec.encode(augmented)
         random = torch.Generator().manual_seed(seed)
         t = draw_times(self.times, self.denoiser.schedule, len(x), random, build_weight(self.weight).steps)
-        untold = torch.zeros(len(x), dtype=torch.bool)
+        dropped = torch.zeros(len(x), dtype=torch.bool)
         if cond is not None and self.label_dropout:
-            untold = torch.rand(len(x), generator=random) < self.label_dropout
-            cond = drop_conditions(cond, untold)
-        if self.clusters is not None:  # hidden with the label, and from others as well
-            untold |= torch.rand(len(x), generator=torch.Generator().manual_seed(mix_seed(seed, 4))) < CLUSTERS_HIDDEN
-        other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream of its own, independent of the times
+            dropped = torch.rand(len(x), generator=random) < self.label_dropout
+            cond = drop_conditions(cond, dropped)
+        if self.clusters is not None:  # dropped with the label, and for other data as well
+            dropped |= torch.rand(len(x), generator=torch.Generator().manual_seed(mix_seed(seed, 4))) < CLUSTERS_HIDDEN
+        other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream independent of the times
         eps = torch.randn(z.shape, generator=other, device=z.device, dtype=z.dtype)
         with seeded_dropout(self.denoiser.net, mix_seed(seed, 3)):
-            return self.loss_at(Pair(z, eps), t, cond, self.conditioning_of(x, changes, untold))
+            return self.loss_at(Pair(z, eps), t, cond, self.conditioning_of(x, changes, dropped))
 
-    def loss_at(self, truth: Pair, t: Tensor, cond: Tensor | None, told: Tensor | None = None) -> Tensor:
-        """Return the loss at given times for given noise, and for what the network is told was done to the data: (B,).
+    def loss_at(self, truth: Pair, t: Tensor, cond: Tensor | None, conditioning: Tensor | None = None) -> Tensor:
+        """Return the loss for given times, noise and conditioning: (B,).
 
-        A learned schedule gets the gradient of the bound, by its ends alone in continuous time, where its course gets that of
-        the variance, and by all of it where the bound is that of some steps.
+        A learned schedule is trained by the bound.  In continuous time the bound trains its ends, and the variance of the loss
+        its course; for a chain of finitely many steps the bound trains all of it.
         """
         d, schedule = self.denoiser, self.denoiser.schedule
         steps = build_weight(self.weight).steps
         if isinstance(schedule, Learned):
             schedule.minimize_variance(self.training and not steps)
-        denoiser = d if told is None else WithConditioning(d, told)
-        guess = denoiser(truth.mix(*schedule(t)), t, cond)
-        lost = loss_of(guess, schedule, truth, t, d.target, self.weight, d.sigma_data, self.measure)
+        denoiser = d if conditioning is None else WithConditioning(d, conditioning)
+        estimate = denoiser(truth.mix(*schedule(t)), t, cond)
+        loss = loss_of(estimate, schedule, truth, t, d.target, self.weight, d.sigma_data, self.measure)
         if isinstance(schedule, Learned):
-            schedule.record_loss(lost)
+            schedule.record_loss(loss)
             schedule.minimize_variance(False)
-            lost = lost + end_costs(schedule, truth, self.codec.levels)
+            loss = loss + end_costs(schedule, truth, self.codec.levels)
         if self.learns_variance:
-            lost = lost + VARIANCE_SHARE * variance_loss(guess, schedule, truth, t, steps or VARIANCE_STEPS)
-        return lost
+            loss = loss + VARIANCE_SHARE * variance_loss(estimate, schedule, truth, t, steps or VARIANCE_STEPS)
+        return loss
 
     @property
     def learns_variance(self) -> bool:
-        """Whether the loss trains variances; a denoiser of levels has them of itself."""
+        """Whether the loss trains variances; those of a level denoiser need no training."""
         return self.denoiser.has_variance and not isinstance(self.denoiser, LatticeDenoiser)
 
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
-        """Find clusters of the data, keep examples of their conditions, and give their histograms to a denoiser of levels."""
+        """Fit clusters, store condition vectors, and initialize a level denoiser with histograms of the data."""
         if self.examples is not None and data.conditions is not None:
-            rows = data.conditions.batch(evenly_spaced_indices(len(data), len(self.examples)))
-            self.examples.copy_(rows.nan_to_num(UNTOLD))
+            vectors = data.conditions.batch(evenly_spaced_indices(len(data), len(self.examples)))
+            self.examples.copy_(vectors.nan_to_num(UNTOLD))
         if self.clusters is not None:
             self.clusters.fit(data, deadline)
         if isinstance(self.denoiser, LatticeDenoiser):
@@ -323,11 +324,11 @@ class Diffusion(DiffusionLikelihood):
         steer: Steer | None = None,
         origin: Tensor | None = None,
     ) -> Iterator[Frame]:
-        """Draw one datum per seed and yield the frames in model units; decode the last frame's x0.
+        """Sample one datum per seed and yield the frames in model units; decode the last frame's x0.
 
-        seeds: (B,) int64; cond: what the guided denoiser takes, or None; grid: (n,) descending; guidance: wraps the model's
-        denoiser; steer: wraps the guided one; origin: (B or 1, ...) data that are noised to the grid's first time, to start
-        from instead of noise alone.
+        seeds: (B,) int64; cond: condition of the guided denoiser, or None; grid: (n,), descending times; guidance: wraps the
+        model's denoiser; steer: wraps the guided one; origin: (B or 1, ...) data to start from, noised to the grid's first
+        time, instead of pure noise.
         """
         noise = Noise(seeds)
         denoise: Denoiser = WithCondition(self.denoiser if guidance is None else guidance(self.denoiser), cond)

@@ -1,4 +1,4 @@
-"""How a diffusion model is sampled: sampler, grid and guidance, as the options ask."""
+"""Sampler, time grid and guidance of a diffusion model from sampling options."""
 
 from __future__ import annotations
 
@@ -17,27 +17,26 @@ from reverie.diffusion.samplers import GRIDS, SAMPLERS, Sampler
 from reverie.diffusion.schedule import Schedule
 
 MOST_STEPS = 100_000
-PRECISIONS = {"fp32": False, "bf16": True}  # whether numbers are rounded within the network
+PRECISIONS = {"fp32": False, "bf16": True}  # whether the network computes in low precision
 SamplerChoice = tuple[str, int, str]  # sampler, steps and grid
-# Defaults where a training has not selected a sampler; experiments/sampling.md has the measurements.
-# Samplers that draw fresh noise let the model correct what it did wrong before, which deterministic ones keep; of them dpm++sde
-# needs the fewest evaluations.
+# Defaults where training has not selected a sampler; docs/developers/experiments/sampling.md has the measurements.  Stochastic
+# samplers correct earlier errors, which deterministic ones keep; of them dpm++sde needs the fewest evaluations.
 DEFAULTS: dict[str, SamplerChoice] = {
     "points": ("dpm++2m", 20, "uniform"),
     "grey": ("dpm++sde", 12, "uniform"),
-    "colour": ("dpm++sde", 20, "uniform"),  # of emoji and photos as good as 40 of ddpm, and 12 are worse
+    "colour": ("dpm++sde", 20, "uniform"),  # equals 40 evaluations of ddpm on emoji and photos; 12 are worse
     "codes": ("dpm++sde", 20, "uniform"),
 }
-# The same where something steers the way, which takes more steps to be followed, and where another sampler is asked for.
+# Defaults for steered sampling, which needs more steps, and step counts for samplers other than the default.
 STEERED: dict[Kind, SamplerChoice] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
-STUDENT = ("ddpm", 4, "trailing:last=0.5")  # of a distilled model, each of whose evaluations gives data
-QUICK_STUDENT = ("ddpm", 2, "trailing:last=0.5")  # the same where classifiers taught it: on MNIST 4 evaluations gain nothing
-# What a network makes: data or codes step by step, or data at once, which are better in more evaluations or soon good enough.
+STUDENT = ("ddpm", 4, "trailing:last=0.5")  # of a distilled model
+QUICK_STUDENT = ("ddpm", 2, "trailing:last=0.5")  # of one distilled by classifier features; 4 gain nothing on MNIST
+# What a network generates: data or codes in many steps, or data in a few (students).
 SamplingProfile = Literal["data", "codes", "student", "quick student"]
 STUDENTS: dict[SamplingProfile, SamplerChoice] = {"student": STUDENT, "quick student": QUICK_STUDENT}
-STEERING = ("steer", "origin", "times")  # options that only steering has
-# The options, and what each is when it is not given.  steer, origin and times are not for users but for steering: a wrapper
-# of the guided denoiser, data to start from, and a grid in place of the one that the options ask for.
+STEERING = ("steer", "origin", "times")  # options that only the steering package sets
+# Sampling options with defaults.  steer, origin and times are internal to the steering package: a wrapper of the guided
+# denoiser, data to start from, and a grid that replaces the requested one.
 OPTIONS: Mapping[str, Any] = {
     "guidance": 1.0, "guidance_interval": None, "guidance_rescale": 0.0, "classifier_guidance": 0.0,
     "autoguidance": None, "sampler": None, "steps": None, "grid": None, "precision": None,
@@ -53,33 +52,33 @@ def data_of(shape: tuple[int, ...], profile: SamplingProfile = "data") -> str:
 
 
 def default_sampling(shape: tuple[int, ...], profile: SamplingProfile = "data") -> SamplerChoice:
-    """Return what data of a shape are drawn with when nothing is said and nothing steers."""
+    """Return the default sampler of data of a shape, without steering."""
     return STUDENTS[profile] if profile in STUDENTS else DEFAULTS[data_of(shape, profile)]
 
 
 def chosen_sampling(
     shape: tuple[int, ...], options: Mapping[str, Any], profile: SamplingProfile = "data", recorded: SamplerChoice | None = None
 ) -> SamplerChoice:
-    """Return the names of sampler and grid and the number of steps: those asked for, those recorded, or else the defaults.
+    """Return sampler, number of steps and grid: the requested, the recorded, or the default ones.
 
     shape: of one datum, in user units.
     """
-    asked = {key: options[key] for key in ("sampler", "steps", "grid") if options.get(key) is not None}
+    requested = {key: options[key] for key in ("sampler", "steps", "grid") if options.get(key) is not None}
     sampler, steps, grid = recorded or default_sampling(shape, profile)
-    other = asked.get("sampler", sampler) != sampler or any(options.get(key) is not None for key in STEERING)
+    other = requested.get("sampler", sampler) != sampler or any(options.get(key) is not None for key in STEERING)
     if other:
         sampler, steps, grid = STUDENT if profile in STUDENTS else STEERED[kind_of(shape)]
-    return asked.get("sampler", sampler), asked.get("steps", steps), asked.get("grid", grid)
+    return requested.get("sampler", sampler), requested.get("steps", steps), requested.get("grid", grid)
 
 
 def build_sampling(
     shape: tuple[int, ...], schedule: Schedule, options: Mapping[str, Any], profile: SamplingProfile = "data"
 ) -> tuple[Sampler, Tensor]:
-    """Build the sampler and the times that the options ask for, and refuse what does not go together."""
-    named, steps, spaced = chosen_sampling(shape, options, profile)
+    """Build sampler and time grid from options; raise a UserError for incompatible ones."""
+    sampler_name, steps, grid_name = chosen_sampling(shape, options, profile)
     if not 1 <= steps <= MOST_STEPS:
-        raise UserError(f"the number of sampling steps must lie between 1 and {MOST_STEPS:,}, got {steps}")
-    sampler, grid = build(SAMPLERS, named, "sampler"), build(GRIDS, spaced, "grid")(schedule, steps)
+        raise UserError(f"--steps must be between 1 and {MOST_STEPS:,}, got {steps}")
+    sampler, grid = build(SAMPLERS, sampler_name, "sampler"), build(GRIDS, grid_name, "grid")(schedule, steps)
     sampler.check(schedule, grid)
     return sampler, grid
 
@@ -88,33 +87,33 @@ def build_guidance(
     kind: Kind, conditional: bool, options: Mapping[str, Any], weights: tuple[float, ...],
     classifier: Callable[[], Classifier] | None = None, weak: Callable[[], Denoiser] | None = None,
 ) -> Steer:  # fmt: skip
-    """Return the wrapper that guides the model's denoiser as the options ask, and refuse what has no meaning.
+    """Return a wrapper that guides the model's denoiser; raise a UserError for options without effect.
 
-    classifier, weak: give the classifier of noised data, and the worse version of the model, when they are needed.
+    classifier, weak: return the noise-aware classifier and the weak model; called only when needed.
     """
     scale = check_scale(options.get("guidance", 1.0), "the guidance scale")
     gamma = check_scale(options.get("classifier_guidance", 0.0), "the classifier guidance scale")
     limits, rescale = options.get("guidance_interval"), options.get("guidance_rescale", 0.0)
     if not conditional and (scale != 1 or gamma or limits is not None or rescale):
-        raise UserError("the model was trained without labels or captions, so guidance has nothing to steer by")
+        raise UserError("the model was trained without labels or captions, which guidance needs; leave --guidance out")
     interval = read_interval(limits)
     if scale == 1 and (limits is not None or rescale):
-        raise UserError("an interval and a rescaling of guidance mean something only with --guidance other than 1")
+        raise UserError("guidance intervals and rescaling need guidance; give --guidance other than 1")
     if rescale and kind == "points":
-        raise UserError("this is a model of points, whose coordinates have no common spread to rescale to")
-    asked = options.get("autoguidance")
-    away = check_scale(1.0 if asked is None else asked, "the autoguidance scale")
-    worse = weak() if away != 1 and weak is not None else None
-    judge = classifier() if gamma and classifier is not None else None
-    lowered = pick(PRECISIONS, options.get("precision") or "fp32", "precision")
+        raise UserError("guidance rescaling needs images, and this is a model of points; leave --guidance-rescale out")
+    weak_scale = options.get("autoguidance")
+    weak_scale = check_scale(1.0 if weak_scale is None else weak_scale, "the autoguidance scale")
+    weak_model = weak() if weak_scale != 1 and weak is not None else None
+    noisy_classifier = classifier() if gamma and classifier is not None else None
+    low_precision = pick(PRECISIONS, options.get("precision") or "fp32", "precision")
 
-    def by_labels(denoiser: Denoiser) -> Denoiser:
-        return ClassifierFree(LowPrecision(denoiser) if lowered else denoiser, scale, interval, rescale, weights)
+    def classifier_free(denoiser: Denoiser) -> Denoiser:
+        return ClassifierFree(LowPrecision(denoiser) if low_precision else denoiser, scale, interval, rescale, weights)
 
     def guide(denoiser: Denoiser) -> Denoiser:
-        guided = by_labels(denoiser)
-        if worse is not None:
-            guided = AutoGuided(guided, by_labels(worse), away)
-        return guided if judge is None else ClassifierGuided(guided, judge.log_prob, gamma, weights)
+        guided = classifier_free(denoiser)
+        if weak_model is not None:
+            guided = AutoGuided(guided, classifier_free(weak_model), weak_scale)
+        return guided if noisy_classifier is None else ClassifierGuided(guided, noisy_classifier.log_prob, gamma, weights)
 
     return guide

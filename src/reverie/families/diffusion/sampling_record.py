@@ -1,4 +1,4 @@
-"""The default sampling of a run as config.toml records it, and that of runs whose version did not record it."""
+"""The default sampling of a run as config.toml records it, and that of versions that did not record it."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 
 
 class Candidate(ConfigSection):
-    """A sampling that was compared with others when a training ended, and its figures on held-out data.
+    """A sampler compared at the end of a training, with its metrics on held-out data.
 
-    distance, error: kernel distance of features and the standard error of its difference from the least; octaves: power of
-    samples over that of data in each octave of the spectrum, the finest first.
+    distance, error: kernel distance of features, and the standard error of its difference from the smallest; octaves: power
+    spectrum of samples over that of data in each octave, the finest first.
     """
 
     sampler: SamplerName
@@ -56,10 +56,10 @@ class Candidate(ConfigSection):
 
 
 class SamplingRecord(ConfigSection):
-    """How a run is sampled when no option says otherwise: the table [family.sampling] of config.toml.
+    """The default sampling of a run: the table [family.sampling] of config.toml.
 
-    source: "default", that of the version that made the run; "version", the same of a version that did not record it;
-    "selected", the first of `candidates`, by so many samples of each.  precision: None for what is quick where it is sampled.
+    source: "default", of the version that trained the run; "version", the same for a version that did not record it;
+    "selected", the best of `candidates`, measured with so many samples each.  precision: None selects by device.
     """
 
     sampler: SamplerName
@@ -77,13 +77,13 @@ class SamplingRecord(ConfigSection):
 
 
 def default_record(shape: tuple[int, ...], profile: SamplingProfile) -> SamplingRecord:
-    """Return the record of the present defaults.  shape: of one datum, or of its codes."""
+    """Return the record of the current defaults.  shape: of one datum, or of its code."""
     sampler, steps, grid = default_sampling(shape, profile)
     return SamplingRecord(sampler=sampler, steps=steps, grid=grid)
 
 
-# The defaults of versions that did not record them, told apart by keys that their tables [family] do not have yet, oldest
-# first; of several defaults that a version had in turn, the last.  A student's default is of four or two steps in all of them.
+# Defaults of versions that did not record them.  A version is recognized by a key that its tables [family] lack, oldest first;
+# of several defaults of a version, the last is used.
 DDPM, SDE, SDE_GREY, POINTS = (
     STEERED["images"],
     ("dpm++sde", 20, "uniform"),
@@ -102,14 +102,14 @@ EARLIER_STUDENTS: Mapping[SamplingProfile, SamplerChoice] = {
 
 
 def earlier_record(table: Mapping[str, Any], shape: tuple[int, ...], profile: SamplingProfile) -> SamplingRecord:
-    """Return the defaults of the version that wrote a table [family] without a record.  shape: as of `default_record`."""
+    """Return the defaults of the version that wrote a table [family] without a record.  shape: as in `default_record`."""
     choices, precision = next((choices, precision) for key, choices, precision in EARLIER if key not in table)
     sampler, steps, grid = EARLIER_STUDENTS.get(profile) or choices[data_of(shape, profile)]
     return SamplingRecord(sampler=sampler, steps=steps, grid=grid, precision=precision, source="version")
 
 
 def format_choice(choice: SamplerChoice) -> str:
-    """Describe a choice in words."""
+    """Describe sampler, steps and grid."""
     sampler, steps, grid = choice
     return f"{sampler} in {steps} step{'s' * (steps != 1)} on the {grid} grid"
 
@@ -117,39 +117,39 @@ def format_choice(choice: SamplerChoice) -> str:
 def explain_sampling(
     shape: tuple[int, ...], options: Mapping[str, Any], profile: SamplingProfile = "data", record: SamplingRecord | None = None
 ) -> str:
-    """Say what is sampled with, and why.  shape: of one datum."""
-    usual = default_sampling(shape, profile)
+    """Describe the sampling and the reason for it.  shape: of one datum."""
+    default = default_sampling(shape, profile)
     chosen = chosen_sampling(shape, options, profile, record.choice if record is not None else None)
-    said = f"drawn by {format_choice(chosen)}: "
-    if record is not None and chosen == record.choice and (record.source == "selected" or chosen != usual):
-        return said + _recorded(record)
-    if profile in STUDENTS and chosen == usual:
-        few = "1 is quicker, and 4 gain nothing on MNIST (docs/developers/experiments/sampling.md)"
-        return f"{said}a student is taught to; {'2 and 1 are quicker and worse' if profile == 'student' else few}"
-    if chosen != usual:
-        return f"{said}as many as this sampler usually needs" if options.get("steps") is None else f"{said}as asked"
+    text = f"sampled by {format_choice(chosen)}: "
+    if record is not None and chosen == record.choice and (record.source == "selected" or chosen != default):
+        return text + _explain_record(record)
+    if profile in STUDENTS and chosen == default:
+        fewer = "1 is faster, and 4 do not improve MNIST (docs/developers/experiments/sampling.md)"
+        return f"{text}the default of students; {'2 and 1 are faster and worse' if profile == 'student' else fewer}"
+    if chosen != default:
+        return text + ("the default of this sampler" if options.get("steps") is None else "as requested")
     if kind_of(shape) != "images":
-        return f"{said}as good as 50 of ddim on three sets of points (docs/developers/experiments/sampling.md)"
-    of = "MNIST" if data_of(shape, profile) == "grey" else "emoji and photos"
-    return f"{said}as good as 40 of ddpm on {of} (docs/developers/experiments/sampling.md)"
+        return f"{text}matches 50 steps of ddim on three sets of points (docs/developers/experiments/sampling.md)"
+    measured = "MNIST" if data_of(shape, profile) == "grey" else "emoji and photos"
+    return f"{text}matches 40 steps of ddpm on {measured} (docs/developers/experiments/sampling.md)"
 
 
-def _recorded(record: SamplingRecord) -> str:
+def _explain_record(record: SamplingRecord) -> str:
     if record.source != "selected":
-        return "the default of the version that made the run"
+        return "the default of the version that trained the run"
     if not record.candidates:
-        return "selected when the training ended"
+        return "selected at the end of training"
     best = record.candidates[0]
     return (
-        f"the best of {len(record.candidates)} when the training ended, by {record.samples} samples of each: a distance of"
+        f"the best of {len(record.candidates)} at the end of training, measured with {record.samples} samples each: distance"
         f" {best.distance:.3g} from held-out data"
     )
 
 
-def suggest_sampling(recorded: SamplerChoice, usual: SamplerChoice) -> str:
-    """Offer the present defaults for those of an earlier version."""
-    sampler, steps, grid = usual
+def suggest_sampling(recorded: SamplerChoice, default: SamplerChoice) -> str:
+    """Suggest the current defaults instead of those of an earlier version."""
+    sampler, steps, grid = default
     return (
-        f"drawn by {format_choice(recorded)}, the default of the version that made this run; the present default may be better:"
-        f" --sampler {sampler} --steps {steps} --grid {grid}"
+        f"sampled by {format_choice(recorded)}, the default of the version that trained this run; the current default may be"
+        f" better: --sampler {sampler} --steps {steps} --grid {grid}"
     )

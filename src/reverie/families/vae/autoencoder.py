@@ -1,4 +1,4 @@
-"""Autoencoders: a network to a few numbers and one back, trained by squared error; and ones that undo noise."""
+"""Autoencoders trained by squared error, and denoising autoencoders."""
 
 from __future__ import annotations
 
@@ -24,24 +24,23 @@ from reverie.families.vae.maps import MapDecoder, MapEncoder, begin_with_compone
 from reverie.families.vae.model import diagonal_normal
 from reverie.nets.efficientnet import EfficientNetLite0, load_general, perceptual_distance
 
-METRIC_DATA = 1024  # data, at most, of which held-out figures are the mean
-CODED = 4096  # training data, at most, whose codes are looked at
-EVALUATION_BATCH = 128  # of them at a time
-FULL_MOST = 512  # numbers of a code up to which all their covariances are kept
-FLOOR = 1e-6  # of a code's variance, as a share of the mean
-MOST_STEPS, WALK = 100_000, 100  # steps of a walk, at most and when nothing is said
+METRIC_DATA = 1024  # data, at most, for held-out metrics
+CODED = 4096  # training data, at most, for the moments of codes
+EVALUATION_BATCH = 128
+FULL_MOST = 512  # values of a code up to which its full covariance is stored
+FLOOR = 1e-6  # added to a code's variances, as a share of their mean
+MOST_STEPS, WALK = 100_000, 100  # steps of the Markov chain: limit and default
 
 
 class Autoencoder(TrainedModel):
-    """x -> centre + decoder(encoder(x - centre)) with the squared error as its loss, in model units for each number.
+    """x -> centre + decoder(encoder(x - centre)), trained by squared error per value, in model units.
 
-    centre is the mean of the training data.  It has no density: to draw from it, codes are drawn of a Gaussian that has the
-    moments of the training data's codes, for each label (arXiv:1903.12436, section 3).  latent: the shape of a code, (c,) or
-    (c, h, w).  kl: weight of KL(q(z | x) || N(0, 1)) in the loss, for each number of the data, if the encoder tells q by means
-    and log-deviations; codes are then drawn in training, and means else (arXiv:2112.10752, section 3.1).  perceptual: weight of
-    how different images look to a general network, which keeps textures that squared errors smooth away.
-    code_mean: (labels or 1, L); code_spread: (labels or 1, L, L), roots of covariances, or of large codes (labels or 1, L),
-    deviations.
+    centre is the mean of the training data.  Codes are sampled from a Gaussian with the moments of the training data's codes,
+    for each label (arXiv:1903.12436, section 3); there is no density.  latent: shape of a code, (c,) or (c, h, w).  kl: weight
+    of KL(q(z | x) || N(0, 1)) per value of the data, for encoders that output mean and log standard deviation of q; training
+    samples q, else its mean is used (arXiv:2112.10752, section 3.1).  perceptual: weight of the perceptual distance, which
+    preserves textures.  code_mean: (labels or 1, L); code_spread: (labels or 1, L, L), square roots of covariances, or for
+    large codes (labels or 1, L), standard deviations.
     """
 
     def __init__(
@@ -49,7 +48,7 @@ class Autoencoder(TrainedModel):
         labels: int, kl: float = 0.0, perceptual: float = 0.0,
     ) -> None:  # fmt: skip
         super().__init__()
-        self.perceptual, self._seeing = perceptual, list[EfficientNetLite0]()  # in a list, so that it is no part of the model
+        self.perceptual, self._perceptual_networks = perceptual, list[EfficientNetLite0]()  # in a list: no submodule
         self.encoder, self.decoder, self.latent, self.codec, self.shape = encoder, decoder, latent, codec, shape
         self.label_count, self.kl, numbers = labels, kl, math.prod(latent)
         groups = max(1, labels)
@@ -69,7 +68,7 @@ class Autoencoder(TrainedModel):
         return self.codec.decode(z)
 
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
-        """Take the mean of the data, so that networks need not learn it; maps begin as principal components of patches."""
+        """Set `centre` to the mean of the data; map networks begin as principal components of patches."""
         x = self.codec.encode(data.subsample(CODED))
         self.centre.copy_(x.mean(0))
         if isinstance(self.encoder, MapEncoder) and isinstance(self.decoder, MapDecoder):
@@ -80,8 +79,8 @@ class Autoencoder(TrainedModel):
         return self._decoded(self._encoded(x))
 
     def _encoded(self, x: Tensor) -> Tensor:
-        told: Tensor = self.encoder(x - self.centre)
-        return told.chunk(2, 1)[0] if self.kl else told
+        output: Tensor = self.encoder(x - self.centre)
+        return output.chunk(2, 1)[0] if self.kl else output
 
     def _decoded(self, z: Tensor) -> Tensor:
         decoded: Tensor = self.decoder(z)
@@ -92,15 +91,15 @@ class Autoencoder(TrainedModel):
         return self._encoded(self.codec.encode(x))
 
     def from_latent(self, z: Tensor) -> Tensor:
-        """Return the data that codes stand for, in user units: (B, ...)."""
+        """Return the decoded data in user units: (B, ...)."""
         return self.codec.decode(self._decoded(z))
 
     def expected(self, z: Tensor) -> Tensor:
-        """Return the same in model units, where nothing is cut off."""
+        """Return the decoded data in model units, unclamped."""
         return self._decoded(z)
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return the squared error of each datum for each of its numbers, and the KL: (B,), a function of data and seed."""
+        """Return the squared error per value plus the KL term: (B,), a function of data and seed."""
         z = self.codec.encode(x)
         if not self.kl:
             return self._difference(self.reconstruct(z), z)
@@ -110,33 +109,37 @@ class Autoencoder(TrainedModel):
         return self._difference(self._decoded(code), z) + self.kl / math.prod(self.shape) * q.kl().flatten(1).sum(1)
 
     def use_perceptual_network(self, network: EfficientNetLite0) -> None:
-        """Take this general network to see how different images look."""
-        self._seeing[:] = [network]
+        """Use this network for the perceptual distance."""
+        self._perceptual_networks[:] = [network]
 
     def _difference(self, y: Tensor, truth: Tensor) -> Tensor:
-        """Return the squared error for each number, and how different images look: (B,).  y, truth: in model units."""
+        """Return the squared error per value plus the perceptual distance: (B,).  y, truth: in model units."""
         error = (y - truth).square().flatten(1).mean(1)
         if not self.perceptual:
             return error
-        if not self._seeing:
+        if not self._perceptual_networks:
             self.use_perceptual_network(load_general().to(truth.device))
-        return error + self.perceptual * perceptual_distance(self._seeing[0], self.codec.decode(y), self.codec.decode(truth))
+        return error + self.perceptual * perceptual_distance(
+            self._perceptual_networks[0], self.codec.decode(y), self.codec.decode(truth)
+        )
 
     @torch.no_grad()
     def finalize(self, data: Dataset) -> None:
-        """Take the moments of the training data's codes; a label of fewer data than a code has numbers takes those of all."""
+        """Compute the moments of the training data's codes; labels with few data use those of all data."""
         index = evenly_spaced_indices(len(data), chunk_size(self.shape, CODED))
         labels = data.labels[index] if data.labels is not None else None
         parts = [self.to_latent(data.batch(part)[0].to(self.device)).cpu() for part in index.split(EVALUATION_BATCH)]
         codes = torch.cat(parts).flatten(1).double()
-        spread_of_all = self._spread(codes)
+        root_of_all = self._covariance_root(codes)
         for label in range(len(self.code_mean)):
             own = codes[labels == label] if labels is not None and self.label_count else codes
             self.code_mean[label] = (own if len(own) else codes).mean(0).to(self.code_mean)
-            self.code_spread[label] = (self._spread(own) if len(own) > codes.shape[1] else spread_of_all).to(self.code_spread)
+            self.code_spread[label] = (self._covariance_root(own) if len(own) > codes.shape[1] else root_of_all).to(
+                self.code_spread
+            )
 
-    def _spread(self, codes: Tensor) -> Tensor:
-        """Return a root of the covariance of codes, (L, L), or their deviations, (L,)."""
+    def _covariance_root(self, codes: Tensor) -> Tensor:
+        """Return a square root of the covariance of codes, (L, L), or their standard deviations, (L,)."""
         if self.code_spread.ndim == 2:
             return codes.std(0, correction=0)
         covariance = torch.atleast_2d(codes.T.cov(correction=0))
@@ -144,47 +147,47 @@ class Autoencoder(TrainedModel):
         root: Tensor = vectors * values.clamp_min(0).sqrt()
         return root
 
-    def drawn_codes(self, noise: Noise, cond: Tensor | None) -> Tensor:
-        """Return codes of the Gaussian, one for each seed, of its label: (B, *latent)."""
+    def sample_codes(self, noise: Noise, cond: Tensor | None) -> Tensor:
+        """Sample codes from the Gaussian of each label, one per seed: (B, *latent)."""
         label = cond.to(self.device) if self.label_count and cond is not None else torch.zeros(len(noise.seeds)).long()
         eps = noise.like(torch.empty(len(noise.seeds), self.code_mean.shape[1], device=self.device))
         if self.code_spread.ndim == 2:
-            apart = self.code_spread[label] * eps
+            deviation = self.code_spread[label] * eps
         else:
-            apart = (self.code_spread[label] @ eps[..., None])[..., 0]
-        return (self.code_mean[label] + apart).reshape(-1, *self.latent)
+            deviation = (self.code_spread[label] @ eps[..., None])[..., 0]
+        return (self.code_mean[label] + deviation).reshape(-1, *self.latent)
 
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
-        """Draw codes and decode them: there is one frame."""
-        x = self._started(inputs, Noise(inputs.seeds))
+        """Sample codes and decode them into one frame."""
+        x = self._decoded_samples(inputs, Noise(inputs.seeds))
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
     @torch.no_grad()
-    def _started(self, inputs: SamplingInputs, noise: Noise) -> Tensor:
+    def _decoded_samples(self, inputs: SamplingInputs, noise: Noise) -> Tensor:
         check_one_label(inputs)
-        return self._decoded(self.drawn_codes(noise, inputs.cond))
+        return self._decoded(self.sample_codes(noise, inputs.cond))
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return the mean difference of data that were not trained on."""
+        """Return the mean training loss on held-out data, without the KL."""
         return {"held_out": self._mean_error(data, seed, 0.0)}
 
     def _mean_error(self, data: Dataset, seed: int, sigma: float) -> float:
-        """Return the mean squared error on data with noise, the same at every call."""
+        """Return the mean squared error on data with fixed noise."""
         total, count = 0.0, min(len(data), chunk_size(self.shape, METRIC_DATA))
         for part in torch.arange(count).split(EVALUATION_BATCH):
             z = self.codec.encode(data.batch(part)[0].to(self.device))
-            seen = z + sigma * Noise(image_seeds(seed, count)[part]).like(z) if sigma else z
-            total += float(self._difference(self.reconstruct(seen), z).sum())
+            noised = z + sigma * Noise(image_seeds(seed, count)[part]).like(z) if sigma else z
+            total += float(self._difference(self.reconstruct(noised), z).sum())
         return total / count
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
-        """Refuse: an autoencoder has no density."""
-        raise UserError("an autoencoder has no density, so likelihoods cannot be told; train a vae")
+        """Raise a UserError: an autoencoder has no density."""
+        raise UserError("an autoencoder has no likelihood; train a vae")
 
 
 class DenoisingAutoencoder(Autoencoder):
-    """x -> decoder(encoder(x + sigma eps)), trained to give x (Vincent et al. 2008).
+    """x -> decoder(encoder(x + sigma eps)), trained to reconstruct x (Vincent et al. 2008).
 
     The best of all such r is E[x | x + sigma eps], so that r(y) - y = sigma² times the score of the noised data at y
     (arXiv:1211.4246; Miyasawa 1961), and a walk x <- r(x + sigma eps) + sigma eps' draws of the data where sigma is small: it
@@ -196,7 +199,7 @@ class DenoisingAutoencoder(Autoencoder):
         self.sigma = sigma
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return |x - r(x + sigma eps)|² / D of each datum, (B,); the noise is a function of the seed."""
+        """Return |x - r(x + sigma eps)|² / D, (B,); the noise is a function of the seed."""
         z = self.codec.encode(x)
         random = torch.Generator(z.device).manual_seed(seed)
         eps = torch.randn(z.shape, generator=random, device=z.device, dtype=z.dtype)
@@ -208,17 +211,17 @@ class DenoisingAutoencoder(Autoencoder):
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return the mean squared error on data with noise, the same at every call."""
+        """Return the mean squared error on data with fixed noise."""
         return {"held_out": self._mean_error(data, seed, self.sigma)}
 
     @torch.no_grad()
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
-        """Walk, and yield every step; the estimate of images is r without the noise that is added to go on."""
+        """Run the Markov chain and yield every step; the estimate of images is r, before the noise of the next step."""
         noise = Noise(inputs.seeds)
-        asked = inputs.options.get("steps")
-        steps = WALK if asked is None else asked
+        steps = inputs.options.get("steps")
+        steps = WALK if steps is None else steps
         if not 1 <= steps <= MOST_STEPS:
-            raise UserError(f"the number of sampling steps must lie between 1 and {MOST_STEPS:,}, got {steps}")
+            raise UserError(f"--steps must be between 1 and {MOST_STEPS:,}, got {steps}")
         x = self._started(inputs, noise)
         for k in range(steps):
             guess = self.reconstruct(x + self.sigma * noise.like(x))

@@ -1,4 +1,4 @@
-"""Variational autoencoders as a family: what is planned for data and a budget, and what they can do."""
+"""Autoencoders and variational autoencoders as families: default settings and abilities."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from reverie.families.vae.settings import (
 )  # fmt: skip
 from reverie.families.vae.variational import Variational
 
-PATCHED_MOST = 4096  # numbers of an image, above which its latent is a map
-FARTHEST = 3.0  # learning rate times steps, at most, where images are few: 1,700 digits are known by heart soon after
+PATCHED_MOST = 4096  # values in an image above which the latent is a feature map
+FARTHEST = 3.0  # learning rate times steps for small image datasets: 1,700 digits are memorized soon after
 Settings = TypeVar("Settings", bound=LatentSettings)
 Bounded = TypeVar("Bounded", bound=VariationalSettings)
 Levelled = TypeVar("Levelled", bound=HierarchySettings)
 
 
 def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
-    """Return the networks for data of a shape."""
+    """Return default networks for data of a shape."""
     if len(shape) == 1:
         return {"layers": "dense", "latent": min(shape[0], 8), "hidden": 128}
     if math.prod(shape) > PATCHED_MOST:
@@ -43,20 +43,20 @@ def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 class LatentFamily(PlannedFamily[Settings]):
-    """A family whose models have an encoder and a decoder, and learn by steps."""
+    """A family of encoder-decoder models trained by gradient descent."""
 
     can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Return settings for data where nothing else is asked for."""
+        """Return codec and networks."""
         return {"codec": codec, **network_for(request.train.shape)}
 
     def describe_settings(self, settings: Settings) -> str:
-        """Say in one line what was chosen."""
+        """Return the settings as one line."""
         each = {"linear": "", "conv": f" of widths {', '.join(map(str, settings.widths))}"}
         width = each.get(settings.layers, f" of width {settings.hidden}")
-        what = "channels" if settings.layers == "conv" else "numbers"
-        return f"{self.name}: {settings.layers} networks{width} around a latent of {settings.latent} {what}"
+        unit = "channels" if settings.layers == "conv" else "dimensions"
+        return f"{self.name}: {settings.layers} networks{width}, latent of {settings.latent} {unit}"
 
 
 class VariationalFamily(LatentFamily[Bounded]):
@@ -65,21 +65,21 @@ class VariationalFamily(LatentFamily[Bounded]):
     likelihood: ClassVar[Likelihood] = "lower bound"
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Return networks, units, and the decoder for them."""
+        """Return networks, codec, and the decoder's distribution."""
         return {**super().default_settings(request, codec), "decoder": decoder_for(codec)}
 
     def training(self, request: PlanRequest, settings: Bounded) -> Mapping[str, Any]:
-        """Learn slowly where images are few."""
-        few = request.train.kind == "images" and is_small_dataset(request)
+        """Lower the learning rate for small image datasets."""
+        small = request.train.kind == "images" and is_small_dataset(request)
         most = float(self.training_defaults["learning_rate"])
         return (
             {**self.training_defaults, "learning_rate": small_data_learning_rate(request, most, FARTHEST)}
-            if few
+            if small
             else self.training_defaults
         )
 
     def build(self, settings: Bounded, shape: tuple[int, ...], labels: int, seed: int) -> Variational:
-        """Make the model."""
+        """Build the model."""
         return build_variational(settings, shape, labels, seed)
 
 
@@ -87,43 +87,44 @@ class VAEFamily(VariationalFamily[VAESettings]):
     """Variational autoencoders."""
 
     name = "vae"
-    summary = "A variational autoencoder (arXiv:1312.6114): a Gaussian encoder, and a decoder for the levels of the data."
+    summary = "A variational autoencoder (arXiv:1312.6114) with a Gaussian encoder and a decoder that fits the data."
     settings = VAESettings
 
 
 class HierarchyFamily(VariationalFamily[Levelled]):
-    """A family whose models have several latents."""
+    """A family of models with several latents."""
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Return smaller latents, of which there are several, and none that is a map."""
-        found = super().default_settings(request, codec)
-        taken = get_args(self.settings.model_fields["layers"].annotation)
-        return {**found, "layers": found["layers"] if found["layers"] in taken else "dense", "latent": min(found["latent"], 16)}
+        """Return smaller latents, and no feature maps."""
+        defaults = super().default_settings(request, codec)
+        allowed = get_args(self.settings.model_fields["layers"].annotation)
+        layers = defaults["layers"] if defaults["layers"] in allowed else "dense"
+        return {**defaults, "layers": layers, "latent": min(defaults["latent"], 16)}
 
     def describe_settings(self, settings: Levelled) -> str:
-        """Say in one line what was chosen."""
-        latents = f"{settings.levels} latents of {settings.latent} numbers"
+        """Return the settings as one line."""
+        latents = f"{settings.levels} latents of {settings.latent} dimensions"
         return f"{self.name}: {latents}, {settings.layers} networks of width {settings.hidden}"
 
 
 class HVAEFamily(HierarchyFamily[HVAESettings]):
-    """Ladders."""
+    """Ladder VAEs."""
 
     name = "hvae"
-    summary = "A hierarchical VAE, the ladder of arXiv:1602.02282: several latents, each conditioned on all above."
+    summary = "A hierarchical VAE, the ladder of arXiv:1602.02282: several latents, each conditioned on all above it."
     settings = HVAESettings
 
 
 class MHVAEFamily(HierarchyFamily[MHVAESettings]):
-    """Chains."""
+    """Markov chains of latents."""
 
     name = "mhvae"
-    summary = "A Markovian hierarchical VAE: each latent knows its neighbour alone; with encoder=linear it is diffusion."
+    summary = "A Markovian hierarchical VAE: each latent depends on its neighbour only; with encoder=linear it is diffusion."
     settings = MHVAESettings
 
 
 def pixels(request: PlanRequest) -> Spec:
-    """Return units in which a squared error means something: pixels from -1 to 1, points standardised."""
+    """Return a codec for squared errors: pixels in [-1, 1], standardised points."""
     return {"name": "pixels"} if request.train.kind == "images" else codec_for(request)
 
 
@@ -131,37 +132,37 @@ class AutoencoderFamily(LatentFamily[AutoencoderSettings]):
     """Autoencoders."""
 
     name = "autoencoder"
-    summary = "An autoencoder, linear, dense or of convolutions, with a Gaussian of its codes to draw from."
+    summary = "An autoencoder (linear, dense or convolutional) with a Gaussian of its codes for sampling."
     settings = AutoencoderSettings
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Return networks and units; a latent of points that is smaller than they are."""
+        """Return networks and codec, with half as many latent dimensions as points have."""
         size = math.prod(request.train.shape)
         smaller = {"latent": max(1, size // 2)} if len(request.train.shape) == 1 else {}
         return {**super().default_settings(request, pixels(request)), **smaller}
 
     def build(self, settings: AutoencoderSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoencoder:
-        """Make the model."""
+        """Build the model."""
         return build_autoencoder(settings, shape, labels, seed)
 
 
 class DenoisingFamily(LatentFamily[DenoisingSettings]):
-    """Autoencoders of noised data."""
+    """Denoising autoencoders."""
 
     name = "denoising-autoencoder"
-    summary = "An autoencoder that undoes noise (arXiv:1305.6663): what it changes is the score, by which a walk draws data."
-    can: ClassVar[frozenset[str]] = frozenset({"encode"})  # a walk leaves the label that it begins with
+    summary = "A denoising autoencoder (arXiv:1305.6663): its correction estimates the score, which a Markov chain samples by."
+    can: ClassVar[frozenset[str]] = frozenset({"encode"})  # the Markov chain does not keep a label
     options: ClassVar[Mapping[str, Any]] = {"steps": None}
     settings = DenoisingSettings
 
     def held_out_measure(self, settings: DenoisingSettings) -> str:
-        """Return the name with the noise, by which the loss grows."""
+        """Return the name with sigma, on which the loss depends."""
         return f"loss of {self.name}, sigma {settings.sigma:g}"
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Return networks and units."""
+        """Return networks and codec."""
         return super().default_settings(request, pixels(request))
 
     def build(self, settings: DenoisingSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoencoder:
-        """Make the model."""
+        """Build the model."""
         return build_autoencoder(settings, shape, labels, seed)

@@ -1,4 +1,4 @@
-"""Hierarchies of latents: a ladder in which each knows all above it, and chains in which each knows the one above alone."""
+"""Hierarchies of latents: a ladder, where each depends on all above it, and Markov chains, where each depends on the next."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ def _copied(x: Tensor | None, copies: int) -> Tensor | None:
 
 
 class Rung(nn.Module):
-    """One latent of a ladder: p(z | above), q(z | above, seen), and what is known with it.  above, seen: (B, hidden)."""
+    """One latent of a ladder: p(z | above), q(z | above, encoded), and the state below.  above, encoded: (B, hidden)."""
 
     def __init__(self, hidden: int, latent: int) -> None:
         super().__init__()
         self.prior, self.posterior = nn.Linear(hidden, 2 * latent), nn.Linear(2 * hidden, 2 * latent)
         self.tell, self.mix = nn.Linear(latent, hidden), DenseResidual(hidden)
         nn.init.zeros_(self.prior.weight)
-        nn.init.zeros_(self.prior.bias)  # N(0, 1) at first
+        nn.init.zeros_(self.prior.bias)  # N(0, 1) initially
 
-    def forward(self, above: Tensor, seen: Tensor | None, randn: RandnLike) -> tuple[LatentLevel, Tensor]:
-        """Draw z, of the prior where nothing is seen, and return it and what is known from here on: (B, hidden)."""
+    def forward(self, above: Tensor, encoded: Tensor | None, randn: RandnLike) -> tuple[LatentLevel, Tensor]:
+        """Sample z, from the prior without `encoded`, and return it with the state below: (B, hidden)."""
         known = functional.silu(above)
         p = diagonal_normal(self.prior(known))
-        q = p if seen is None else diagonal_normal(self.posterior(torch.cat([known, seen], 1)))
+        q = p if encoded is None else diagonal_normal(self.posterior(torch.cat([known, encoded], 1)))
         z = q.at(randn(q.mean))
         below: Tensor = self.mix(above + self.tell(z))
         return LatentLevel(q, p, z), below
@@ -45,9 +45,9 @@ class HVAE(Variational):
     """A hierarchy z_T, ..., z_1 in which each latent is conditioned on all above it.
 
     p(x, z) = p(x | z) prod_t p(z_t | z_>t) and q(z | x) = prod_t q(z_t | z_>t, x).  In this ladder (arXiv:1602.02282) the
-    encoder looks at x once, from below, and the model goes down the rungs with what it says.  What is known on the way down
-    is a sum to which every latent adds, so that each knows all above it.  encoder: (B, ...) -> (B, hidden); decoder:
-    (B, hidden) -> (B, ..., P); latents: their sizes, the topmost first.
+    encoder processes x once, bottom up, and the decoder goes down the rungs.  The state on the way down is a sum to which every
+    latent adds, so each depends on all above it.  encoder: (B, ...) -> (B, hidden); decoder: (B, hidden) -> (B, ..., P);
+    latents: their sizes, the topmost first.
     """
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, latents: tuple[int, ...], hidden: int, **options: Any) -> None:
@@ -58,45 +58,45 @@ class HVAE(Variational):
         self.look = nn.ModuleList(DenseResidual(hidden) for _ in latents[1:])  # from each rung to the one above
         self.rungs = nn.ModuleList(Rung(hidden, latent) for latent in latents)
 
-    def _seen(self, x: Tensor, cond: Tensor | None) -> list[Tensor]:
-        """Return what the encoder says for each rung, the topmost first: (B, hidden) each."""
-        seen = [self.encoder(x - self.centre, cond)]
-        for look in self.look:
-            seen.append(look(seen[-1]))
-        return [functional.silu(h) for h in reversed(seen)]
+    def _encode_rungs(self, x: Tensor, cond: Tensor | None) -> list[Tensor]:
+        """Return the encoder's output for each rung, the topmost first: (B, hidden) each."""
+        outputs = [self.encoder(x - self.centre, cond)]
+        for layer in self.look:
+            outputs.append(layer(outputs[-1]))
+        return [functional.silu(h) for h in reversed(outputs)]
 
     def _down(
-        self, seen: Sequence[Tensor | None], count: int, cond: Tensor | None, randn: RandnLike
+        self, encoded: Sequence[Tensor | None], count: int, cond: Tensor | None, randn: RandnLike
     ) -> tuple[list[LatentLevel], Tensor]:
         known = self.top.expand(count, -1)
         if self.label is not None:
             known = known + self.label(cond)
         levels = []
-        for rung, told in zip(self.rungs, seen, strict=True):
-            level, known = rung(known, told, randn)
+        for rung, rung_encoded in zip(self.rungs, encoded, strict=True):
+            level, known = rung(known, rung_encoded, randn)
             levels.append(level)
         return levels, self.decoder(functional.silu(known), cond) + self.bias
 
     def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
         """See `Variational.infer`."""
-        seen = [_copied(h, copies) for h in self._seen(x, cond)]
-        return self._down(seen, len(x) * copies, _copied(cond, copies), randn)
+        encoded = [_copied(h, copies) for h in self._encode_rungs(x, cond)]
+        return self._down(encoded, len(x) * copies, _copied(cond, copies), randn)
 
     def generate(self, count: int, cond: Tensor | None, randn: RandnLike) -> Tensor:
-        """See `Variational.dream`."""
+        """See `Variational.generate`."""
         return self._down([None] * len(self.rungs), count, cond, randn)[1]
 
 
 class SampledLevel(LatentLevel):
-    """A latent whose KL has no closed form, because the one above was drawn by it: estimated by the draw itself."""
+    """A latent whose KL has no closed form, because the prior depends on a sample: estimated by that sample."""
 
     def kl(self) -> Tensor:
-        """Return log q(z) - log p(z) of each number, whose mean over draws is what it costs: (B, ...)."""
+        """Return log q(z) - log p(z), an unbiased estimate of the KL: (B, ...)."""
         assert self.prior is not None
         return self.posterior.log_density(self.z) - self.prior.log_density(self.z)
 
     def cost(self, free_bits: float) -> Tensor:
-        """Return the estimate as it is: one draw may be below 0, and so may its mean, so clipping would bias the bound."""
+        """Return the estimate unclipped: it may be negative, and clipping would bias the bound."""
         return self.kl()
 
 
@@ -118,20 +118,20 @@ class MarkovHVAE(Variational):
     def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
         """See `Variational.infer`."""
         z, cond = x - self.centre, _copied(cond, copies)
-        posteriors, drawn = [], []
+        posteriors, latents_below = [], []
         for k, up in enumerate(self.up):
-            told = up(z, cond if k or copies == 1 or cond is None else cond[::copies])
-            q = diagonal_normal(told if k or copies == 1 else told.repeat_interleave(copies, 0))
+            parameters = up(z, cond if k or copies == 1 or cond is None else cond[::copies])
+            q = diagonal_normal(parameters if k or copies == 1 else parameters.repeat_interleave(copies, 0))
             z = q.at(randn(q.mean))
             posteriors.append(q)
-            drawn.append(z)
-        priors = [diagonal_normal(down(above, cond)) for down, above in zip(self.down[1:], drawn[1:], strict=True)]
-        levels: list[LatentLevel] = [SampledLevel(q, p, z) for q, p, z in zip(posteriors, priors, drawn, strict=False)]
-        levels.append(LatentLevel(posteriors[-1], None, drawn[-1]))
-        return levels, self.down[0](drawn[0], cond) + self.bias
+            latents_below.append(z)
+        priors = [diagonal_normal(down(above, cond)) for down, above in zip(self.down[1:], latents_below[1:], strict=True)]
+        levels: list[LatentLevel] = [SampledLevel(q, p, z) for q, p, z in zip(posteriors, priors, latents_below, strict=False)]
+        levels.append(LatentLevel(posteriors[-1], None, latents_below[-1]))
+        return levels, self.down[0](latents_below[0], cond) + self.bias
 
     def generate(self, count: int, cond: Tensor | None, randn: RandnLike) -> Tensor:
-        """See `Variational.dream`."""
+        """See `Variational.generate`."""
         z = randn(torch.empty(count, self.latents[-1], device=self.device))
         for down in reversed(self.down[1:]):
             p = diagonal_normal(down(z, cond))
@@ -141,7 +141,7 @@ class MarkovHVAE(Variational):
 
 
 class LinearMHVAE(Variational):
-    """The chain whose encoder is fixed: q(z_t | z_t-1) = N(a_t z_t-1, b_t²), with latents of the data's own shape.
+    """The chain with a fixed encoder: q(z_t | z_t-1) = N(a_t z_t-1, b_t²), with latents of the data's shape.
 
     Then q(z_t | x) = N(A_t x, B_t²) and q(z_t-1 | z_t, x) are normals too, and with p(z_t-1 | z_t) = q(z_t-1 | z_t, guess of x)
     the bound is that of diffusion: KL(q(z_T | x) || N(0, 1)) + sum_t KL(q(z_t-1 | z_t, x) || p(z_t-1 | z_t)) - log p(x | z_1)
@@ -158,7 +158,7 @@ class LinearMHVAE(Variational):
             self.marginals.append((scale, math.sqrt(variance)))
 
     def below(self, t: int, z: Tensor, x: Tensor) -> Diagonal:
-        """Return q(z_t-1 | z_t, x), by Bayes' rule: precisions add, and so do means times them."""
+        """Return q(z_t-1 | z_t, x) by Bayes' rule: precisions add, and so do precision-weighted means."""
         (a, b), (scale, std) = self.chain[t - 1], self.marginals[t - 2]
         variance = 1 / (1 / std**2 + a**2 / b**2)
         mean = variance * (scale / std**2 * x + a / b**2 * z)
@@ -178,7 +178,7 @@ class LinearMHVAE(Variational):
         return levels, self.decoder(z, cond) + self.bias
 
     def generate(self, count: int, cond: Tensor | None, randn: RandnLike) -> Tensor:
-        """See `Variational.dream`."""
+        """See `Variational.generate`."""
         z = randn(torch.empty(count, *self.shape, device=self.device))
         for t in range(len(self.chain), 1, -1):
             p = self.below(t, z, self.guess(z, t, cond))
@@ -195,6 +195,6 @@ class CleanPredictors(nn.Module):
         self.nets = nn.ModuleList(ResidualMLP(shape, shape, hidden, blocks, labels) for _ in range(levels - 1))
 
     def forward(self, z: Tensor, t: int, cond: Tensor | None) -> Tensor:
-        """Return what x seems to be, t from 2 on."""
+        """Return the estimate of x, for t >= 2."""
         guess: Tensor = self.nets[t - 2](z, cond)
         return guess

@@ -1,7 +1,7 @@
-"""Autoencoders whose latent is a map: patches of an image and their neighbours to a few channels for each patch, and back.
+"""Autoencoders with a feature map as latent: each patch of an image, with its neighbours, becomes a few channels.
 
-They begin as the principal components of patches, which no linear map of so few channels betters (Eckart and Young 1936), and
-what convolutions add to that begins at zero.
+They begin as the principal components of patches, the best linear map of so few channels (Eckart and Young 1936).  The
+convolutions beside it begin at zero.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from torch.nn import functional
 from reverie.base.errors import UserError
 from reverie.nets.unet import zero_init
 
-SMALL = 1e-3  # deviation of a component, as a share of the first one's, below which it is taken as that
-UNSURE = -3.0  # log-deviation of a code at first, whose own deviation is 1
+SMALL = 1e-3  # smallest standard deviation of a component, as a share of the first one's
+UNSURE = -3.0  # initial log standard deviation of a code; codes have standard deviation 1
 
 
 class LocalResidual(nn.Module):
-    """h + conv(SiLU(conv(SiLU(h)))), which is h at first: without norms, so that a place knows its neighbours alone.
+    """h + conv(SiLU(conv(SiLU(h)))), initially h; without normalisation, so that a position depends on its neighbours only.
 
-    What is hidden elsewhere in an image must not change the code of what is known.  h: (B, width, h, w).
+    Hidden parts of an image thus do not change the codes of known parts.  h: (B, width, h, w).
     """
 
     def __init__(self, width: int) -> None:
@@ -34,54 +34,54 @@ class LocalResidual(nn.Module):
 
 
 class LinearPlusConv(nn.Module):
-    """A linear map of each place, and beside it convolutions over its neighbours that add nothing at first."""
+    """A linear map of each position plus convolutions that are initially zero."""
 
-    def __init__(self, inputs: int, outputs: int, width: int, blocks: int, told: int = 1) -> None:
+    def __init__(self, inputs: int, outputs: int, width: int, blocks: int, parameter_maps: int = 1) -> None:
         super().__init__()
-        self.linear, self.told = nn.Conv2d(inputs, outputs, 1), told
+        self.linear, self.parameter_maps = nn.Conv2d(inputs, outputs, 1), parameter_maps
         self.enter = nn.Conv2d(inputs, width, 3, padding=1)
         self.blocks = nn.Sequential(*(LocalResidual(width) for _ in range(blocks)))
-        self.leave = zero_init(nn.Conv2d(width, told * outputs, 3, padding=1))
+        self.leave = zero_init(nn.Conv2d(width, parameter_maps * outputs, 3, padding=1))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return (B, told outputs, h, w): the first of what is told has the linear map beside it."""
-        x = x.contiguous(memory_format=torch.channels_last)  # quicker on a CPU
+        """Return (B, parameter_maps * outputs, h, w); the linear map contributes to the first `outputs` channels."""
+        x = x.contiguous(memory_format=torch.channels_last)  # faster on a CPU
         added: Tensor = self.leave(functional.silu(self.blocks(self.enter(x))))
         linear = self.linear(x)
-        return added + functional.pad(linear, (0, 0, 0, 0, 0, (self.told - 1) * linear.shape[1]))
+        return added + functional.pad(linear, (0, 0, 0, 0, 0, (self.parameter_maps - 1) * linear.shape[1]))
 
 
 class MapEncoder(nn.Module):
-    """(B, C, H, W) -> (B, told c, H / patch, W / patch)."""
+    """(B, C, H, W) -> (B, parameter_maps * c, H / patch, W / patch)."""
 
-    def __init__(self, shape: tuple[int, ...], latent: int, told: int, patch: int, width: int, blocks: int) -> None:
+    def __init__(self, shape: tuple[int, ...], latent: int, parameter_maps: int, patch: int, width: int, blocks: int) -> None:
         super().__init__()
-        self.patch, self.net = patch, LinearPlusConv(shape[0] * patch**2, latent, width, blocks, told)
-        if told == 2:
+        self.patch, self.net = patch, LinearPlusConv(shape[0] * patch**2, latent, width, blocks, parameter_maps)
+        if parameter_maps == 2:
             assert self.net.leave.bias is not None
             nn.init.constant_(self.net.leave.bias[latent:], UNSURE)
 
     def forward(self, x: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return the map; labels mean nothing here."""
+        """Return the feature map; `cond` is ignored."""
         out: Tensor = self.net(functional.pixel_unshuffle(x, self.patch))
         return out
 
 
 class MapDecoder(nn.Module):
-    """The other way: (B, c, h, w) -> (B, C, H, W, 1)."""
+    """The inverse direction: (B, c, h, w) -> (B, C, H, W, 1)."""
 
     def __init__(self, shape: tuple[int, ...], latent: int, patch: int, width: int, blocks: int) -> None:
         super().__init__()
         self.patch, self.net = patch, LinearPlusConv(latent, shape[0] * patch**2, width, blocks)
 
     def forward(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return the image; labels mean nothing here."""
+        """Return the image; `cond` is ignored."""
         return functional.pixel_shuffle(self.net(z), self.patch)[..., None]
 
 
 @torch.no_grad()
 def begin_with_components(encoder: MapEncoder, decoder: MapDecoder, x: Tensor) -> None:
-    """Make the linear maps those of the principal components of patches, each of deviation 1.  x: (N, C, H, W), mean 0."""
+    """Initialize with the principal components of patches, scaled to unit variance.  x: (N, C, H, W), mean 0."""
     patches = functional.pixel_unshuffle(x, encoder.patch).movedim(1, -1).flatten(0, 2)  # (places, C patch²)
     moments = (patches.T.double() @ patches.double() / len(patches)).cpu()
     values, vectors = torch.linalg.eigh(moments)
@@ -98,11 +98,11 @@ def begin_with_components(encoder: MapEncoder, decoder: MapDecoder, x: Tensor) -
 
 
 def map_latent(shape: tuple[int, ...], latent: int, patch: int) -> tuple[int, int, int]:
-    """Return the shape of the map, or say why an image has none."""
+    """Return the shape of the feature map; raise a UserError where none exists."""
     if len(shape) != 3:
-        raise UserError(f"a map of patches needs images, and these are points of {shape[0]} coordinates; give layers=dense")
+        raise UserError(f"layers=map needs images, and these are points of {shape[0]} coordinates; give layers=dense")
     if shape[1] % patch or shape[2] % patch:
-        raise UserError(f"images of {shape[1]}x{shape[2]} cannot be cut into patches of {patch}x{patch}; give another patch")
+        raise UserError(f"images of {shape[1]}x{shape[2]} have no patches of {patch}x{patch}; give another patch")
     if latent > shape[0] * patch**2:
-        raise UserError(f"a latent of {latent} channels is larger than a patch, {shape[0]}x{patch}x{patch} numbers; give less")
+        raise UserError(f"the latent has more channels than a patch has values: {latent} > {shape[0] * patch**2}; give fewer")
     return latent, shape[1] // patch, shape[2] // patch

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from reverie.diffusion.likelihood.normal import Diagonal
 from reverie.families.vae.variational import LatentLevel, RandnLike, Variational
 
-LOG_STD = (-8.0, 4.0)  # of a latent number
+LOG_STD = (-8.0, 4.0)  # limits for latent values
 
 
-def diagonal_normal(told: Tensor) -> Diagonal:
-    """Return the normals that a network tells: means and log-deviations along the first dimension of each datum, halved."""
-    mean, log_std = told.chunk(2, 1)
+def diagonal_normal(parameters: Tensor) -> Diagonal:
+    """Return the normal whose mean and log standard deviation are the halves of the first dimension after the batch."""
+    mean, log_std = parameters.chunk(2, 1)
     return Diagonal(mean, log_std.clamp(*LOG_STD))
 
 
@@ -35,9 +35,9 @@ class VAE(Variational):
         return diagonal_normal(self.encoder(x - self.centre, cond))
 
     def decoder_output(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return what the decoder says of each number: (B, ..., P)."""
-        told: Tensor = self.decoder(z, cond) + self.bias
-        return told
+        """Return the parameters of p(x | z): (B, ..., P)."""
+        y: Tensor = self.decoder(z, cond) + self.bias
+        return y
 
     def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
         """See `Variational.infer`."""
@@ -49,7 +49,7 @@ class VAE(Variational):
         return [LatentLevel(q, None, z)], self.decoder_output(z, cond)
 
     def generate(self, count: int, cond: Tensor | None, randn: RandnLike) -> Tensor:
-        """See `Variational.dream`."""
+        """See `Variational.generate`."""
         return self.decoder_output(randn(torch.empty(count, *self.latent, device=self.device)), cond)
 
     def to_latent(self, x: Tensor, cond: Tensor | None = None) -> Tensor:
@@ -57,9 +57,9 @@ class VAE(Variational):
         return self.posterior(self.codec.encode(x), cond).mean
 
     def from_latent(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return E x given z in user units: (B, ...)."""
+        """Return E[x | z] in user units: (B, ...)."""
         return self.codec.decode(self.expected(z, cond))
 
     def expected(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return E x given z in model units, (B, ...), where nothing is cut off."""
+        """Return E[x | z] in model units, (B, ...), unclamped."""
         return self.observation.mean(self.decoder_output(z, cond))

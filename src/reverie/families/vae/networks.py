@@ -1,4 +1,4 @@
-"""Networks from data to a latent and back: dense layers for small data, convolutions for larger images."""
+"""Encoders and decoders: dense layers for small data, convolutions for larger images."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from reverie.base.errors import UserError
 from reverie.nets.embedding import LabelEmbedding
 from reverie.nets.unet import ResidualBlock, group_norm, zero_init
 
-GROUPS, MAP_GROUPS = 8, 4  # of group normalisations
-TOLD = 32  # numbers of a label's embedding in convolutions
+GROUPS, MAP_GROUPS = 8, 4  # of group normalisation
+LABEL_WIDTH = 32  # of a label's embedding in convolutional networks
 
 
 class DenseResidual(nn.Module):
-    """h + W2 SiLU(W1 norm(h)), which is h at first.  h: (B, width)."""
+    """h + W2 SiLU(W1 norm(h)), initially h.  h: (B, width)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class DenseResidual(nn.Module):
 
 
 class ResidualMLP(nn.Module):
-    """Dense layers around residual blocks, told of a label: (B, *inputs) -> (B, *outputs)."""
+    """Dense layers around residual blocks, conditioned on labels: (B, *inputs) -> (B, *outputs)."""
 
     def __init__(self, inputs: tuple[int, ...], outputs: tuple[int, ...], hidden: int, blocks: int, labels: int) -> None:
         super().__init__()
@@ -62,13 +62,13 @@ class Linear(nn.Module):
         self.map = nn.Linear(math.prod(inputs), math.prod(outputs))
 
     def forward(self, x: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return (B, *outputs); labels mean nothing here."""
+        """Return (B, *outputs); `cond` is ignored."""
         out: Tensor = self.map(x.flatten(1)).unflatten(1, self.outputs)
         return out
 
 
 class MapResidual(nn.Module):
-    """h + conv(SiLU(conv(SiLU(norm(h))))), which is h at first.  h: (B, width, H, W)."""
+    """h + conv(SiLU(conv(SiLU(norm(h))))), initially h.  h: (B, width, H, W)."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -83,9 +83,9 @@ class MapResidual(nn.Module):
 
 @dataclass(frozen=True)
 class Patches:
-    """How an image becomes a small map: patches of so many pixels a side, halved once more; and the dense layers beside it.
+    """Sizes of the networks for images in patches: a map of patches, halved once more, and dense layers.
 
-    width: channels of the map; hidden: of the dense layers; blocks: residual ones of the map.
+    patch: pixels on a side; width: channels of the map; hidden: width of dense layers; blocks: residual blocks of the map.
     """
 
     patch: int
@@ -94,17 +94,17 @@ class Patches:
     blocks: int
 
     def map_of(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Return the shape of the map of an image, or say why it has none."""
+        """Return the shape of the map of an image; raise a UserError where none exists."""
         if len(shape) != 3:
-            raise UserError(f"patches need images, and these data are points of {shape[0]} coordinates; give layers=dense")
+            raise UserError(f"layers=patches needs images, and these are points of {shape[0]} coordinates; give layers=dense")
         if shape[1] % (2 * self.patch) or shape[2] % (2 * self.patch):
-            raise UserError(f"patches of {self.patch} pixels, two of them side by side, do not fill images of"
-                            f" {shape[1]}x{shape[2]}; give another patch, or layers=dense")  # fmt: skip
+            raise UserError(f"images of {shape[1]}x{shape[2]} have no pairs of patches of {self.patch} pixels; give"
+                            " another patch, or layers=dense")  # fmt: skip
         return self.width, shape[1] // (2 * self.patch), shape[2] // (2 * self.patch)
 
 
 class PatchEncoder(nn.Module):
-    """An image in patches, convolutions over their map, and dense layers: (B, C, H, W) -> (B, outputs)."""
+    """Convolutions over the patches of an image, and dense layers: (B, C, H, W) -> (B, outputs)."""
 
     def __init__(self, shape: tuple[int, ...], outputs: int, size: Patches, labels: int) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ class PatchEncoder(nn.Module):
 
     def forward(self, x: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return (B, outputs).  cond: (B,) labels or None."""
-        folded = functional.pixel_unshuffle(x, self.patch).contiguous(memory_format=torch.channels_last)  # quicker on a CPU
+        folded = functional.pixel_unshuffle(x, self.patch).contiguous(memory_format=torch.channels_last)  # faster on a CPU
         h = self.halve(functional.silu(self.enter(folded)))
         h = self.flat(functional.silu(self.blocks(h)).flatten(1))
         if self.label is not None:
@@ -128,7 +128,7 @@ class PatchEncoder(nn.Module):
 
 
 class PatchDecoder(nn.Module):
-    """The other way: (B, inputs) -> (B, C, H, W, parameters)."""
+    """The inverse direction: (B, inputs) -> (B, C, H, W, parameters)."""
 
     def __init__(self, inputs: int, shape: tuple[int, ...], parameters: int, size: Patches, labels: int) -> None:
         super().__init__()
@@ -137,11 +137,11 @@ class PatchDecoder(nn.Module):
         self.label = LabelEmbedding(labels, size.hidden) if labels else None
         self.widen = nn.Linear(size.hidden, math.prod(self.map))
         self.blocks = nn.Sequential(*(MapResidual(width) for _ in range(size.blocks)))
-        self.twice = nn.Conv2d(width, 2 * width, 1)  # of which four become places
+        self.twice = nn.Conv2d(width, 2 * width, 1)  # four channels become four pixels
         self.leave = nn.Conv2d(width // 2, shape[0] * parameters * size.patch**2, 5, padding=2)
 
     def forward(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return the parameters of each number of the image.  cond: (B,) labels or None."""
+        """Return the parameters of each pixel value.  cond: (B,) labels or None."""
         h = self.enter(z)
         if self.label is not None:
             h = h + self.label(cond)
@@ -154,18 +154,18 @@ class PatchDecoder(nn.Module):
 
 
 class ConvEncoder(nn.Module):
-    """Convolutions that halve an image between widths: (B, C, H, W) -> (B, outputs, H / 2^n, W / 2^n), n + 1 widths."""
+    """Convolutions that halve an image between widths: (B, C, H, W) -> (B, outputs, H / 2^n, W / 2^n) for n + 1 widths."""
 
     def __init__(self, channels: int, outputs: int, widths: tuple[int, ...], labels: int) -> None:
         super().__init__()
-        self.label = LabelEmbedding(labels, TOLD)
+        self.label = LabelEmbedding(labels, LABEL_WIDTH)
         self.enter = nn.Conv2d(channels, widths[0], 3, padding=1)
         self.blocks = nn.ModuleList(_block(width) for width in widths)
         self.halve = nn.ModuleList(nn.Conv2d(a, b, 3, stride=2, padding=1) for a, b in pairwise(widths))
         self.norm, self.leave = group_norm(widths[-1], GROUPS), nn.Conv2d(widths[-1], outputs, 3, padding=1)
 
     def forward(self, x: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return the map.  cond: (B,) labels or None."""
+        """Return the feature map.  cond: (B,) labels or None."""
         h, e = self.enter(x), self.label(cond)
         for k, block in enumerate(self.blocks):
             h = block(self.halve[k - 1](h) if k else h, e)
@@ -174,19 +174,19 @@ class ConvEncoder(nn.Module):
 
 
 class ConvDecoder(nn.Module):
-    """The other way: (B, inputs, h, w) -> (B, C, 2^n h, 2^n w, parameters)."""
+    """The inverse direction: (B, inputs, h, w) -> (B, C, 2^n h, 2^n w, parameters)."""
 
     def __init__(self, inputs: int, channels: int, parameters: int, widths: tuple[int, ...], labels: int) -> None:
         super().__init__()
         self.parameters_each, back = parameters, widths[::-1]
-        self.label = LabelEmbedding(labels, TOLD)
+        self.label = LabelEmbedding(labels, LABEL_WIDTH)
         self.enter = nn.Conv2d(inputs, back[0], 3, padding=1)
         self.blocks = nn.ModuleList(_block(width) for width in back)
-        self.twice = nn.ModuleList(nn.Conv2d(a, 4 * b, 1) for a, b in pairwise(back))  # the four become places
+        self.twice = nn.ModuleList(nn.Conv2d(a, 4 * b, 1) for a, b in pairwise(back))  # four channels become four pixels
         self.norm, self.leave = group_norm(back[-1], GROUPS), nn.Conv2d(back[-1], channels * parameters, 3, padding=1)
 
     def forward(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return the parameters of each number of the image.  cond: (B,) labels or None."""
+        """Return the parameters of each pixel value.  cond: (B,) labels or None."""
         h, e = self.enter(z), self.label(cond)
         for k, block in enumerate(self.blocks):
             h = block(functional.pixel_shuffle(self.twice[k - 1](h), 2) if k else h, e)
@@ -195,15 +195,15 @@ class ConvDecoder(nn.Module):
 
 
 def _block(width: int) -> ResidualBlock:
-    return ResidualBlock(width, width, TOLD, GROUPS, "scale-shift")
+    return ResidualBlock(width, width, LABEL_WIDTH, GROUPS, "scale-shift")
 
 
 def conv_latent(shape: tuple[int, ...], latent: int, widths: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return the shape of the latent of convolutions, or say why an image has none."""
+    """Return the shape of the latent of convolutions; raise a UserError where none exists."""
     if len(shape) != 3:
-        raise UserError(f"convolutions need images, and these data are points of {shape[0]} coordinates; give layers=dense")
+        raise UserError(f"layers=conv needs images, and these are points of {shape[0]} coordinates; give layers=dense")
     times = 2 ** (len(widths) - 1)
     if shape[1] % times or shape[2] % times:
         raise UserError(f"these convolutions halve an image {len(widths) - 1} times, so its sides must be multiples of {times},"
-                        f" not {shape[1]}x{shape[2]}; give another --size or fewer widths")  # fmt: skip
+                        f" got {shape[1]}x{shape[2]}; give another --size or fewer widths")  # fmt: skip
     return latent, shape[1] // times, shape[2] // times

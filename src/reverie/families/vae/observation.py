@@ -1,4 +1,4 @@
-"""p(x | z): the distribution of each number of a datum, given what a decoder says of it."""
+"""Observation models p(x | z): the distribution of each value of a datum, given decoder outputs."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from reverie.base.noise import Noise
 from reverie.diffusion.lattice import level_of, log_histograms
 from reverie.diffusion.likelihood.normal import Diagonal
 
-LOG_STD = (-7.0, 3.0)  # of a number, in model units; the data's is about 1
+LOG_STD = (-7.0, 3.0)  # limits for values, in model units
 LOG_SCALE = (-7.0, 2.0)
 
 
 class Observation(ABC):
-    """Independent numbers, each with `parameters` numbers of the decoder.  x: (B, ...) in model units; y: (B, ..., P)."""
+    """Independent values with `parameters` decoder outputs each.  x: (B, ...) in model units; y: (B, ..., P)."""
 
     parameters: int
 
     @abstractmethod
     def log_prob(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return log p of each number of x, or its log-density, in nats: of x's shape."""
+        """Return log p of each value of x, or its log-density, in nats: of x's shape."""
 
     @abstractmethod
     def mean(self, y: Tensor) -> Tensor:
@@ -34,15 +34,15 @@ class Observation(ABC):
 
     @abstractmethod
     def sample(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """Return a draw of each number from its distribution: (B, ...).  u, v: of that shape, uniform in (0, 1)."""
+        """Return a sample of each value: (B, ...).  u, v: of that shape, uniform in (0, 1)."""
 
     def displayed_sample(self, y: Tensor, noise: Noise) -> Tensor:
-        """Return what is shown as a sample: of levels the mean, as noise of each pixel alone is no part of a picture."""
+        """Return what a sample displays: for levels the mean, because independent pixel noise is not part of the image."""
         return self.mean(y)
 
     @abstractmethod
     def initial_parameters(self, x: Tensor) -> Tensor:
-        """Return what a decoder should say that knows nothing of z, for data x: (..., P).  x: (N, ...)."""
+        """Return decoder outputs that fit data x without z: (..., P).  x: (N, ...)."""
 
 
 class Bernoulli(Observation):
@@ -52,8 +52,8 @@ class Bernoulli(Observation):
 
     def __init__(self, levels: int | None) -> None:
         if levels != 2:
-            held = f"{levels} levels" if levels is not None else "real numbers"
-            raise UserError(f"a Bernoulli decoder needs data of two values, and these have {held}; give another decoder")
+            held = f"{levels} levels" if levels is not None else "continuous values"
+            raise UserError(f"a Bernoulli decoder needs data of two levels, and these have {held}; give another decoder")
 
     def log_prob(self, x: Tensor, y: Tensor) -> Tensor:
         """Return log sigmoid(x y)."""
@@ -68,20 +68,20 @@ class Bernoulli(Observation):
         return torch.where(u < torch.sigmoid(y[..., 0]), 1.0, -1.0).to(y)
 
     def initial_parameters(self, x: Tensor) -> Tensor:
-        """Return the logit of each place's share of ones."""
+        """Return the logit of the frequency of 1 at each position."""
         return log_histograms(x, 2).diff(dim=-1)
 
 
 class Categorical(Observation):
-    """K levels, each with a probability of its own: p = softmax(y)."""
+    """K levels with probabilities p = softmax(y)."""
 
     def __init__(self, levels: int | None) -> None:
         if levels is None:
-            raise UserError("a categorical decoder needs images, whose numbers have levels; give decoder=gaussian")
+            raise UserError("a categorical decoder needs images, and these data are continuous; give decoder=gaussian")
         self.parameters = levels
 
     def log_prob(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return log p of the level of each number."""
+        """Return log p of each level."""
         return y.log_softmax(-1).gather(-1, level_of(x, self.parameters)[..., None])[..., 0]
 
     def mean(self, y: Tensor) -> Tensor:
@@ -89,12 +89,12 @@ class Categorical(Observation):
         return y.softmax(-1) @ self._values(y)
 
     def sample(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """Return the level at which the sum of probabilities passes u."""
+        """Return the level at which the cumulative probability passes u."""
         level = (u[..., None] > y.softmax(-1).cumsum(-1)[..., :-1]).sum(-1)
         return self._values(y)[level]
 
     def initial_parameters(self, x: Tensor) -> Tensor:
-        """Return the logarithms of each place's histogram."""
+        """Return the logarithm of the histogram at each position."""
         return log_histograms(x, self.parameters)
 
     def _values(self, y: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class Categorical(Observation):
 
 
 class LogisticMixture(Observation):
-    """A mixture of logistic distributions, of which a level gets the mass within half a step (arXiv:1701.05517, section 2.1).
+    """A mixture of logistic distributions; a level has the mass within half a step (arXiv:1701.05517, section 2.1).
 
     The outermost levels get the tails as well, so that the sum over all levels is 1.  y: logits, means and log-scales of each
     component.
@@ -112,7 +112,7 @@ class LogisticMixture(Observation):
 
     def __init__(self, levels: int | None) -> None:
         if levels is None:
-            raise UserError("a decoder of discretised logistics needs images, whose numbers have levels; give decoder=gaussian")
+            raise UserError("a logistic decoder needs images, and these data are continuous; give decoder=gaussian")
         self.levels, self.parameters = levels, 3 * self.components
 
     def _parts(self, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -137,7 +137,7 @@ class LogisticMixture(Observation):
         return (logits.softmax(-1) * means.clamp(-1, 1)).sum(-1)
 
     def sample(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """Return the level nearest to m_k + s_k log(v / (1 - v)), of the component k at which the sum of weights passes u."""
+        """Return the level nearest to m_k + s_k log(v / (1 - v)), k where the cumulative weight passes u."""
         logits, means, log_scales = self._parts(y)
         k = (u[..., None] > logits.softmax(-1).cumsum(-1)[..., :-1]).sum(-1, keepdim=True)
         mean, scale = (part.gather(-1, k)[..., 0] for part in (means, log_scales.exp()))
@@ -145,20 +145,20 @@ class LogisticMixture(Observation):
         return 2 * level.to(y) / (self.levels - 1) - 1
 
     def initial_parameters(self, x: Tensor) -> Tensor:
-        """Return components spread over the range of the levels, all alike likely."""
+        """Return components evenly spaced over the range of the levels, with equal weights."""
         means = torch.linspace(-0.9, 0.9, self.components)
         scales = torch.full((self.components,), math.log(0.3))
         return torch.cat([torch.zeros(self.components), means, scales]).expand(*x.shape[1:], -1).clone()
 
 
 class Gaussian(Observation):
-    """Real numbers: N(m, s²) with y = m, log s."""
+    """Continuous values: N(m, s²) with y = (m, log s)."""
 
     parameters = 2
 
     def __init__(self, levels: int | None) -> None:
         if levels is not None:
-            raise UserError("a Gaussian decoder gives densities, and images have levels; give decoder=logistic or categorical")
+            raise UserError("a Gaussian decoder needs continuous data, and images have levels; give decoder=logistic")
 
     def _normal(self, y: Tensor) -> Diagonal:
         return Diagonal(y[..., 0], y[..., 1].clamp(*LOG_STD))
@@ -180,7 +180,7 @@ class Gaussian(Observation):
         return self._normal(y).at((-2 * u.log()).sqrt() * (2 * math.pi * v).cos())
 
     def initial_parameters(self, x: Tensor) -> Tensor:
-        """Return the moments of each place."""
+        """Return mean and log standard deviation at each position."""
         return torch.stack([x.mean(0), x.std(0).clamp_min(1e-3).log()], -1)
 
 

@@ -1,4 +1,4 @@
-"""What a variational autoencoder is made of, as the table [family] of config.toml."""
+"""Settings of autoencoders and variational autoencoders: the table [family] of config.toml."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ Widths = Annotated[tuple[Annotated[int, Field(ge=4, le=1024)], ...], Field(min_l
 
 
 class LatentSettings(FamilySettings):
-    """Networks to a latent and back.
+    """Encoder and decoder networks.
 
     layers: linear, one map each way; dense; patches, convolutions over a map of patches and dense layers to and from it;
     conv, whose latent is a map of so many channels; or map, of which each patch has so many, beginning as principal
@@ -59,7 +59,7 @@ class LatentSettings(FamilySettings):
 
 
 class VariationalSettings(LatentSettings):
-    """p(x | z), and how the bound is trained; see `reverie.families.vae.variational`."""
+    """Observation model and training of the bound; see `reverie.families.vae.variational`."""
 
     decoder: Literal["bernoulli", "categorical", "logistic", "gaussian"]
     beta: Annotated[float, Field(ge=0, le=1000)] = 1.0
@@ -75,7 +75,7 @@ class VAESettings(VariationalSettings):
 
 
 class HierarchySettings(VariationalSettings):
-    """Several latents of one size."""
+    """Several latents of equal size."""
 
     levels: Annotated[int, Field(ge=2, le=64)] = 3
 
@@ -88,7 +88,7 @@ class HVAESettings(HierarchySettings):
 
 
 class MHVAESettings(HierarchySettings):
-    """A chain of latents; encoder: learned, or linear, which is diffusion: a fixed chain of the data's own size."""
+    """A chain of latents; encoder: learned, or linear, a fixed chain of the data's size, which is diffusion."""
 
     name: Literal["mhvae"] = "mhvae"
     layers: Literal["dense"] = "dense"
@@ -96,7 +96,7 @@ class MHVAESettings(HierarchySettings):
 
 
 class AutoencoderSettings(LatentSettings):
-    """An autoencoder; kl: weight of the KL between codes and the standard normal; perceptual: of how different images look."""
+    """An autoencoder; kl: weight of KL(codes || N(0, 1)); perceptual: weight of the perceptual distance of images."""
 
     kl: Annotated[float, Field(ge=0, le=1000)] = 0.0
     perceptual: Annotated[float, Field(ge=0, le=1000)] = 0.0
@@ -104,36 +104,41 @@ class AutoencoderSettings(LatentSettings):
 
 
 class DenoisingSettings(LatentSettings):
-    """An autoencoder of noised data; sigma: of the noise, in model units."""
+    """A denoising autoencoder; sigma: standard deviation of the noise, in model units."""
 
     name: Literal["denoising-autoencoder"] = "denoising-autoencoder"
     sigma: Annotated[float, Field(gt=0, le=100)] = 0.2
 
 
 def latent_shape(settings: LatentSettings, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the latent, or say why there is none that could be."""
-    found: tuple[int, ...] = (settings.latent,)
+    """Return the shape of the latent; raise a UserError for impossible ones."""
+    latent: tuple[int, ...] = (settings.latent,)
     if settings.layers == "conv":
-        found = conv_latent(shape, settings.latent, settings.widths)
+        latent = conv_latent(shape, settings.latent, settings.widths)
     elif settings.layers == "map":
-        found = map_latent(shape, settings.latent, settings.patch)
-    check_latent(math.prod(found), math.prod(shape))
-    return found
+        latent = map_latent(shape, settings.latent, settings.patch)
+    check_latent(math.prod(latent), math.prod(shape))
+    return latent
 
 
 def networks(
-    settings: LatentSettings, shape: tuple[int, ...], labels: int, latent: tuple[int, ...], told: int, parameters: int
+    settings: LatentSettings,
+    shape: tuple[int, ...],
+    labels: int,
+    latent: tuple[int, ...],
+    parameters_each: int,
+    parameters: int,
 ) -> tuple[nn.Module, nn.Module]:
-    """Make encoder, with `told` numbers for each of the latent, and decoder, with `parameters` for each of the data."""
-    inside = told * latent[0]
+    """Build encoder, with `parameters_each` outputs per latent value, and decoder, with `parameters` per data value."""
+    inside = parameters_each * latent[0]
     if settings.layers == "conv":
         encoder = ConvEncoder(shape[0], inside, settings.widths, labels)
         return encoder, ConvDecoder(latent[0], shape[0], parameters, settings.widths, labels)
     if settings.layers == "map":
         if parameters != 1:
-            raise UserError("a map of patches is for autoencoders; give layers=conv")
+            raise UserError("layers=map is for autoencoders; give layers=conv")
         size_of_map = settings.patch, settings.widths[0], settings.blocks
-        return MapEncoder(shape, latent[0], told, *size_of_map), MapDecoder(shape, latent[0], *size_of_map)
+        return MapEncoder(shape, latent[0], parameters_each, *size_of_map), MapDecoder(shape, latent[0], *size_of_map)
     if settings.layers == "linear":
         return Linear(shape, (inside,)), Linear(latent, (*shape, parameters))
     if settings.layers == "patches":
@@ -144,7 +149,7 @@ def networks(
 
 
 def build_variational(settings: VariationalSettings, shape: tuple[int, ...], labels: int, seed: int) -> Variational:
-    """Make the model that settings describe, with weights drawn from the seed."""
+    """Build the model with weights initialized from the seed."""
     codec = build(CODECS, settings.codec, "codec")
     observation, latent = OBSERVATIONS[settings.decoder](codec.levels), latent_shape(settings, shape)
     options: dict[str, Any] = {
@@ -178,7 +183,7 @@ def fixed_chain(levels: int) -> list[tuple[float, float]]:
 def build_autoencoder(
     settings: AutoencoderSettings | DenoisingSettings, shape: tuple[int, ...], labels: int, seed: int
 ) -> Autoencoder:
-    """Make the autoencoder that settings describe, with weights drawn from the seed."""
+    """Build the autoencoder with weights initialized from the seed."""
     latent = latent_shape(settings, shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
@@ -188,5 +193,5 @@ def build_autoencoder(
     if isinstance(settings, DenoisingSettings):
         return DenoisingAutoencoder(*parts, sigma=settings.sigma)
     if settings.perceptual and len(shape) != 3:
-        raise UserError("how different data look is told of images alone; these are points, so leave perceptual out")
+        raise UserError("the perceptual distance needs images, and these are points; leave perceptual out")
     return Autoencoder(*parts, kl=kl, perceptual=settings.perceptual)

@@ -1,4 +1,4 @@
-"""What models of latent variables share: the variational bound as a loss, by importance as a measurement, and sampling."""
+"""Models with latent variables: training by the variational bound, evaluation by importance weighting, sampling."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ from reverie.families.diffusion.noise_levels import in_unit
 from reverie.families.model import SamplingInputs, TrainedModel, check_labelled, check_one_label
 from reverie.families.vae.observation import Observation
 
-RandnLike = Callable[[Tensor], Tensor]  # standard normals of a tensor's shape, dtype and device
-METRIC_DATA = 1024  # data, at most, of which held-out figures are the mean
-BEGIN_DATA = 4096  # training data, at most, that the first weights are told by
-MEASURED_DRAWS = 128  # of the latent, for each datum that is measured
-NUMBERS_AT_ONCE = 2**22  # that a decoder gives together when the likelihood is measured
-ACTIVE = 0.01  # nats of KL, on average over data, from which a latent number tells anything of them
+RandnLike = Callable[[Tensor], Tensor]  # returns standard normal noise of a tensor's shape, dtype and device
+METRIC_DATA = 1024  # data, at most, for held-out metrics
+BEGIN_DATA = 4096  # training data, at most, for initialization
+MEASURED_DRAWS = 128  # samples of the latent per evaluated datum
+NUMBERS_AT_ONCE = 2**22  # decoder outputs per evaluated batch
+ACTIVE = 0.01  # mean KL in nats above which a latent dimension counts as active
 
 
 @dataclass(frozen=True)
 class LatentLevel:
-    """A latent of a batch: what the encoder and what the model alone say of it, and a draw of the former.  z: (B, ...)."""
+    """A latent of a batch: posterior by the encoder, prior by the model, and a sample of the posterior.  z: (B, ...)."""
 
     posterior: Diagonal
     prior: Diagonal | None  # None for N(0, 1)
     z: Tensor
 
     def kl(self) -> Tensor:
-        """Return KL(q || p) of each number, in closed form: (B, ...)."""
+        """Return KL(q || p) of each value, in closed form: (B, ...)."""
         return self.posterior.kl(self.prior)
 
     def cost(self, free_bits: float) -> Tensor:
-        """Return what each number adds to the loss, at least `free_bits` nats: (B, ...)."""
+        """Return each value's contribution to the loss, at least `free_bits` nats: (B, ...)."""
         return self.kl().clamp_min(free_bits)
 
     def log_ratio(self) -> Tensor:
-        """Return log p(z) - log q(z), whose mean over draws is minus the KL: (B,)."""
+        """Return log p(z) - log q(z), whose mean over samples is minus the KL: (B,)."""
         prior = Diagonal(torch.zeros_like(self.z), torch.zeros_like(self.z)) if self.prior is None else self.prior
         return summed(prior.log_density(self.z) - self.posterior.log_density(self.z))
 
@@ -63,10 +63,10 @@ def importance_bound(log_weights: Tensor) -> Tensor:
 class Variational(TrainedModel):
     """p(x) = integral of p(x | z) p(z), with q(z | x) to bound it: log p(x) >= E_q [log p(x | z) + log p(z) - log q(z | x)].
 
-    observation: p(x | z) of each number, with `bias`, (..., P), beside what the decoder says; beta: weight of the KL;
-    free_bits: nats of KL that each latent number may have without cost, where the KL has a closed form; kl_warmup: the share
-    of a training in which the weight of the KL rises to beta; importance: draws for each datum in training, whose bound is
-    trained if there are several.  centre: the mean of the training data, which an encoder need not learn.
+    observation: p(x | z), with `bias`, (..., P), added to decoder outputs; beta: weight of the KL; free_bits: nats of KL that
+    each latent value may have without cost, where the KL has a closed form; kl_warmup: share of the training in which the KL
+    weight rises to beta; importance: samples per datum in training; several train the importance-weighted bound.
+    centre: the mean of the training data.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Variational(TrainedModel):
 
     @abstractmethod
     def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
-        """Draw the latents of data, as many times each, and return them with what the decoder says: (B copies, ..., P).
+        """Sample the latents of data, `copies` times each, and return them with the decoder output: (B copies, ..., P).
 
-        x: (B, ...) in model units; the copies of a datum follow one another.
+        x: (B, ...) in model units; copies of a datum are adjacent.
         """
 
     @abstractmethod
     def generate(self, count: int, cond: Tensor | None, randn: RandnLike) -> Tensor:
-        """Draw latents of the model alone and return what the decoder says: (count, ..., P)."""
+        """Sample latents from the prior and return the decoder output: (count, ..., P)."""
 
     def encode(self, x: Tensor) -> Tensor:
         """Return data in model units, by the codec."""
@@ -101,24 +101,24 @@ class Variational(TrainedModel):
 
     @torch.no_grad()
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
-        """Let the decoder begin with what is true of each number alone."""
+        """Set `centre` to the mean of the data, and `bias` to the parameters that fit the data without z."""
         x = self.codec.encode(data.subsample(BEGIN_DATA))
         self.centre.copy_(x.mean(0))
         self.bias.copy_(self.observation.initial_parameters(x).to(self.bias))
 
     def set_progress(self, fraction: float) -> None:
-        """Note how much of the training is done, by which the weight of the KL rises."""
+        """Set the completed fraction of the training, on which the KL weight depends."""
         self.done = fraction
 
     def bound(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Tensor, Sequence[LatentLevel]]:
-        """Return log p(x | z) of each draw, (B, copies), and the latents.  x: (B, ...) in model units."""
+        """Return log p(x | z) of each sample, (B, copies), and the latents.  x: (B, ...) in model units."""
         check_labelled(self.label_count, cond, len(x))
         levels, y = self.infer(x, cond, randn, copies)
-        found = summed(self.observation.log_prob(x.repeat_interleave(copies, 0), y))
-        return found.unflatten(0, (-1, copies)), levels
+        log_p = summed(self.observation.log_prob(x.repeat_interleave(copies, 0), y))
+        return log_p.unflatten(0, (-1, copies)), levels
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return what each datum costs at most, in nats for each dimension, (B,); draws are functions of the seed."""
+        """Return the bound on the negative log-likelihood in nats per dimension, (B,); sampling is a function of the seed."""
         z = self.codec.encode(x)
         random = torch.Generator(z.device).manual_seed(seed)
 
@@ -134,61 +134,64 @@ class Variational(TrainedModel):
 
     @property
     def _log_cell(self) -> float:
-        """What makes a density of points in model units one in user units; levels have probabilities in either."""
+        """The log volume that converts a density of points from model to user units; 0 for levels."""
         return 0.0 if self.codec.levels is not None else self.codec.log_cell(self.shape)
 
     def _log_ratio(self, levels: Sequence[LatentLevel], copies: int) -> Tensor:
-        """Return log p(z) - log q(z | x) of each draw: (B, copies)."""
+        """Return log p(z) - log q(z | x) of each sample: (B, copies)."""
         each: Tensor = torch.stack([level.log_ratio() for level in levels]).sum(0).unflatten(0, (-1, copies))
         return each
 
     @torch.no_grad()
     def log_weights(self, x: Tensor, cond: Tensor | None, seeds: Tensor, draws: int) -> Tensor:
-        """Return log p(x, z) - log q(z | x) of draws of z ~ q(z | x), in nats: (B, draws).  x: (B, ...) in user units."""
+        """Return log p(x, z) - log q(z | x) of samples z ~ q(z | x), in nats: (B, draws).  x: (B, ...) in user units."""
         if draws < 1:
             raise UserError(f"the importance-weighted bound needs at least 1 draw, got {draws}")
         z = self.codec.encode(x)
         check_data(z, self.codec.levels)
         rows, numbers = [], self.size * self.observation.parameters
-        few = max(1, NUMBERS_AT_ONCE // (numbers * draws))  # data at once, and then draws: never by how many data there are
+        few = max(1, NUMBERS_AT_ONCE // (numbers * draws))  # independent of the number of data
         for part in torch.arange(len(z)).split(few):
-            noise, found = Noise(seeds[part]), []
+            noise, weights = Noise(seeds[part]), []
             own = cond[part].to(z.device) if cond is not None else None
             for copies in _parts(draws, max(1, NUMBERS_AT_ONCE // (numbers * few))):
                 log_likelihood, levels = self.bound(z[part], own, _by_seed(noise, copies), copies)
-                found.append(log_likelihood + self._log_ratio(levels, copies) + self._log_cell)
-            rows.append(torch.cat(found, 1))
+                weights.append(log_likelihood + self._log_ratio(levels, copies) + self._log_cell)
+            rows.append(torch.cat(weights, 1))
         return torch.cat(rows)
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor, draws: int = MEASURED_DRAWS) -> LogProb:
         """Return the importance-weighted bound on log p(x) of each datum, in nats.
 
-        error: of each, sqrt(Var w / K) / E w by the spread of the weights.  seeds: (B,), one for each datum.
+        error: standard error of each, sqrt(Var w / K) / E w.  seeds: (B,), one per datum.
         """
-        found = self.log_weights(x.to(self.device), cond, seeds, draws)
-        weights = torch.exp(found - found.amax(1, keepdim=True))
-        error = weights.std(1) / (weights.mean(1) * math.sqrt(draws)) if draws > 1 else torch.full_like(found[:, 0], math.nan)
-        return LogProb(importance_bound(found).cpu(), error.cpu(), draws, f"{draws} draws of the latent", self.size)
+        log_weights = self.log_weights(x.to(self.device), cond, seeds, draws)
+        weights = torch.exp(log_weights - log_weights.amax(1, keepdim=True))
+        if draws > 1:
+            error = weights.std(1) / (weights.mean(1) * math.sqrt(draws))
+        else:
+            error = torch.full_like(log_weights[:, 0], math.nan)
+        return LogProb(importance_bound(log_weights).cpu(), error.cpu(), draws, f"{draws} samples of the latent", self.size)
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return the bound on data, its two parts in nats for a datum, and the share of latent numbers that tell something."""
+        """Return the bound, its two terms in nats per datum, and the share of active latent dimensions."""
         count = min(len(data), chunk_size(self.shape, METRIC_DATA))
-        seeds, log_likelihood, told = image_seeds(seed, count), 0.0, list[Tensor]()
+        seeds, log_likelihood, kls = image_seeds(seed, count), 0.0, list[Tensor]()
         for part in torch.arange(count).split(max(1, NUMBERS_AT_ONCE // (self.size * self.observation.parameters))):
             x, labels = data.batch(part)
             cond = labels.to(self.device) if labels is not None else None
-            found, levels = self.bound(self.codec.encode(x.to(self.device)), cond, _by_seed(Noise(seeds[part]), 1))
-            log_likelihood += float(found.sum()) / count
-            told.append(torch.cat([level.kl().flatten(1).sum(0) for level in levels]) / count)
-        each = torch.stack(told).sum(0)  # nats of each latent number
+            log_p, levels = self.bound(self.codec.encode(x.to(self.device)), cond, _by_seed(Noise(seeds[part]), 1))
+            log_likelihood += float(log_p.sum()) / count
+            kls.append(torch.cat([level.kl().flatten(1).sum(0) for level in levels]) / count)
+        each = torch.stack(kls).sum(0)  # nats of each latent dimension
         kl, reconstruction = float(each.sum()), -log_likelihood - self._log_cell
         costs = in_unit(self.codec, self.shape, reconstruction + kl)
         return {**costs, "kl": kl, "reconstruction": reconstruction, "active": float((each > ACTIVE).float().mean())}
 
     @torch.no_grad()
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
-        """Draw at once: there is one frame."""
+        """Sample in one step and yield one frame."""
         check_one_label(inputs)
         noise = Noise(inputs.seeds)
         cond = inputs.cond.to(self.device) if inputs.cond is not None else None
@@ -199,7 +202,7 @@ class Variational(TrainedModel):
 
 
 def _by_seed(noise: Noise, copies: int) -> RandnLike:
-    """Return draws of which each datum has its own stream; the copies of a datum follow one another."""
+    """Return noise with one stream per datum; copies of a datum are adjacent."""
 
     def randn(like: Tensor) -> Tensor:
         return noise.like(like.unflatten(0, (-1, copies))).flatten(0, 1)
@@ -208,5 +211,5 @@ def _by_seed(noise: Noise, copies: int) -> RandnLike:
 
 
 def _parts(whole: int, most: int) -> list[int]:
-    """Return whole numbers of at most `most` that add up to `whole`."""
+    """Return integers of at most `most` with the sum `whole`."""
     return [min(most, whole - k) for k in range(0, whole, most)]
