@@ -222,7 +222,7 @@ class DenoisingAutoencoder(Autoencoder):
         steps = WALK if steps is None else steps
         if not 1 <= steps <= MOST_STEPS:
             raise UserError(f"--steps must be between 1 and {MOST_STEPS:,}, got {steps}")
-        x = self._started(inputs, noise)
+        x = self._decoded_samples(inputs, noise)
         for k in range(steps):
             guess = self.reconstruct(x + self.sigma * noise.like(x))
             x = guess + self.sigma * noise.like(x)
