@@ -178,7 +178,7 @@ def _joint(model: Autoregressive, x: Tensor, cond: Tensor | None, seen: Tensor) 
     with torch.no_grad():
         for i in range(z.shape[1]):
             found += model.observation.log_prob(z[:, i], incremental_decoder.next_parameters())
-            incremental_decoder.write(z[:, i]) if i + 1 < z.shape[1] else None
+            incremental_decoder.append(z[:, i]) if i + 1 < z.shape[1] else None
     return found
 
 
@@ -195,7 +195,7 @@ def test_the_loss_of_all_orders_is_that_of_each_on_average() -> None:
         with torch.no_grad():
             for i in range(3):
                 cost -= model.observation.log_prob(z[:, i], incremental_decoder.next_parameters())
-                incremental_decoder.write(z[:, i]) if i < 2 else None
+                incremental_decoder.append(z[:, i]) if i < 2 else None
         costs.append(cost / 3)
     error = drawn.std(0) / len(drawn) ** 0.5
     assert bool(((drawn.mean(0) - torch.stack(costs).mean(0)).abs() < 4 * error).all())
@@ -229,7 +229,7 @@ def test_hidden_units_that_are_dropped_tell_nothing_and_the_rest_more() -> None:
         costs = []
         for keep in product([0.0, 1.0], repeat=5):  # all that the five units can be
             first = torch.where(torch.tensor(keep) > 0, model.first, -1e6)[None]
-            y = Recurrence.apply(model.shown(z), model.into, first, 2 * model.out, model.bias)
+            y = Recurrence.apply(model.inputs_with_mask(z), model.into, first, 2 * model.out, model.bias)
             costs.append(-model.observation.log_prob(z, y).mean())
     assert not torch.allclose(dropped.mean(), plain[0]) and len(dropped.unique()) <= 32
     assert float(dropped.mean()) == pytest.approx(float(torch.stack(costs).mean()), abs=4 * float(dropped.std()) / 4096**0.5)

@@ -45,7 +45,7 @@ def second_order() -> SeriesModel:
 
 def joint(model: SeriesModel) -> np.ndarray:
     """The covariance of all numbers of a series, by gamma: (T C, T C)."""
-    gamma, t, c = model.autocovariance(model.moments).numpy(), model.moments, model.width
+    gamma, t, c = model.autocovariance(model.length).numpy(), model.length, model.width
     whole = np.empty((t, c, t, c))
     for i, j in product(range(t), range(t)):
         whole[i, :, j] = gamma[i - j] if i >= j else gamma[j - i].T
@@ -63,7 +63,7 @@ def test_maximum_likelihood_is_that_of_statsmodels() -> None:
 def test_least_squares_are_those_of_statsmodels() -> None:
     var = pytest.importorskip("statsmodels.tsa.api")
     x = second_order()
-    x.moments = 400
+    x.length = 400
     series = x.sample(image_seeds(0, 1), None).double()
     theirs = var.VAR(series[0].numpy()).fit(2, trend="c")
     mean, steps, _ = fit_least_squares(series, 2)

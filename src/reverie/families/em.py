@@ -13,13 +13,13 @@ from reverie.base.deadline import Deadline
 from reverie.base.distances import row_blocks
 from reverie.families.normals import Normals, maximize, start
 
-EMPTY = 0.5  # data below which a component is given up and begins again elsewhere
+EMPTY = 0.5  # data below which a component counts as empty and restarts elsewhere
 START_TILE = 2**16  # numbers in a block of distances to a start: 0.5 MB, which stays in the cache of a processor core
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """sum_k w_k N(x; mean_k, C_k), and what N data say of it.  weights: (K,); nats: the mean log-density of a datum."""
+    """sum_k w_k N(x; mean_k, C_k), fitted to N data.  weights: (K,); nats: the mean log-density."""
 
     normals: Normals
     weights: Tensor
@@ -35,10 +35,10 @@ class Mixture:
 
 @dataclass(frozen=True, eq=False)
 class Sums:
-    """Sums over the data, each weighted by its share r_k = w_k N_k(x) / p(x) in a component; x is counted from `centre`.
+    """Sums over the data, weighted by responsibilities r_k = w_k N_k(x) / p(x); x is relative to `centre`.
 
-    count: sum r, (K,); first: sum r x, (K, D); square: sum r x², (K, D); second: sum r x x^T B, (K, D, q), with B = C^-1 W,
-    or 1 for full covariances; log_density: sum log p(x); stranger: the datum of least density, (D,).
+    count: sum r, (K,); first: sum r x, (K, D); square: sum r x², (K, D); second: sum r x x^T B, (K, D, q), with B = C^-1 W, or
+    the identity for full covariances; log_density: sum log p(x); outlier: the datum of lowest density, (D,).
     """
 
     centre: Tensor
@@ -52,12 +52,12 @@ class Sums:
 
 
 def expectation(x: Tensor, normals: Normals, weights: Tensor, noise_variance: float) -> Sums:
-    """Return what the next step needs to know of the data, in one pass.  x: (N, D); spread: see Normals.log_density."""
+    """Return the sums of the E-step in one pass.  x: (N, D); noise_variance: see `Normals.log_density`."""
     components, size, rank = normals.loadings.shape
     probe = torch.eye(size).double().expand(components, -1, -1) if normals.full else normals.solved
     centre = normals.mean.mean(0)
     count, first, square = (torch.zeros(*s).double() for s in ((components,), (components, size), (components, size)))
-    columns = probe.transpose(0, 1).flatten(1)  # those of all components side by side, for one product: (D, K q)
+    columns = probe.transpose(0, 1).flatten(1)  # of all components, for one matrix product: (D, K q)
     second = torch.zeros_like(columns)
     total, least, outlier = 0.0, torch.inf, centre
     for part in row_blocks(len(x), size):
@@ -78,9 +78,9 @@ def expectation(x: Tensor, normals: Normals, weights: Tensor, noise_variance: fl
 
 
 def maximisation(now: Normals, sums: Sums, floor: Tensor, noise_variance: float) -> tuple[Normals, Tensor]:
-    """Return Gaussians and weights, (K,), that are at least as likely as now; an empty component begins again at the stranger.
+    """Return the M-step's Gaussians and weights, (K,); an empty component restarts at the outlier.
 
-    Moments of component k: mean = sum r x / sum r, S B = sum r x x^T B / sum r - mean mean^T B + spread B.
+    Moments of component k: mean = sum r x / sum r, S B = sum r x x^T B / sum r - mean mean^T B + noise_variance B.
     """
     total = sums.count.sum()
     kept = sums.count >= EMPTY
@@ -88,28 +88,29 @@ def maximisation(now: Normals, sums: Sums, floor: Tensor, noise_variance: float)
     mean = sums.first / count
     variance = sums.square / count - mean.square() + noise_variance
     product = sums.second / count[..., None] - mean[..., None] * (mean[:, None] @ sums.probe) + noise_variance * sums.probe
-    found = maximize(now, mean + sums.centre, variance.clamp_min(0), product, floor)
+    normals = maximize(now, mean + sums.centre, variance.clamp_min(0), product, floor)
     if kept.all():
-        return found, sums.count / total
+        return normals, sums.count / total
     whole = ~kept[:, None]
-    found = Normals(
-        torch.where(whole, now.mean, found.mean), torch.where(whole[..., None], now.loadings, found.loadings),
-        torch.where(whole, now.noise, found.noise),
+    normals = Normals(
+        torch.where(whole, now.mean, normals.mean), torch.where(whole[..., None], now.loadings, normals.loadings),
+        torch.where(whole, now.noise, normals.noise),
     )  # fmt: skip
     weights = torch.where(kept, sums.count, 0.0)
     again, like = int(kept.int().argmin()), int(sums.count.argmax())
-    found.mean[again], found.loadings[again], found.noise[again] = sums.outlier, found.loadings[like], found.noise[like]
+    normals.mean[again] = sums.outlier
+    normals.loadings[again], normals.noise[again] = normals.loadings[like], normals.noise[like]
     weights[again] = 1.0
-    return found, weights / weights.sum()
+    return normals, weights / weights.sum()
 
 
 def em(
     x: Tensor, normals: Normals, weights: Tensor, floor: Tensor, noise_variance: float, tolerance: float, iterations: int
 ) -> Iterator[Mixture]:
-    """Yield the mixture before the first and after each iteration, until log-density changes little; it never falls.
+    """Yield the mixture before the first and after each iteration, until the log-density converges.
 
-    x: (N, D); floor: (D,), the least variance.  tolerance: of the change of the mean log-density, relative to 1 + its size.
-    Only where an empty component begins again the log-density may fall.
+    x: (N, D); floor: (D,), the smallest variance.  tolerance: change of the mean log-density relative to 1 + its absolute
+    value. The log-density never decreases, except when an empty component restarts.
     """
     before = -torch.inf
     for _ in range(iterations + 1):
@@ -135,13 +136,13 @@ def k_means_plus_plus(
     difference = x.new_empty(min(len(x), max(1, START_TILE // max(1, x.shape[1]))), x.shape[1])
 
     def squares(centre: Tensor) -> Tensor:
-        """Return the squared distance of each datum to a centre, in blocks that stay in the processor's cache: (N,)."""
-        found = x.new_empty(len(x))
+        """Return the squared distance of each datum to a centre, in blocks that fit into the CPU cache: (N,)."""
+        distances = x.new_empty(len(x))
         for rows in row_blocks(len(x), x.shape[1], START_TILE):
             block = difference[: rows.stop - rows.start]
             torch.sub(x[rows], centre, out=block)
-            torch.sum(block.square_(), 1, out=found[rows])
-        return found
+            torch.sum(block.square_(), 1, out=distances[rows])
+        return distances
 
     chosen = [x[int(torch.randint(len(x), (), generator=random))]]
     nearest = squares(chosen[0])
@@ -157,7 +158,7 @@ def k_means_plus_plus(
 
 
 def initial_components(x: Tensor, components: int, rank: int, unit: Tensor, floor: Tensor, seed: int) -> Normals:
-    """Return Gaussians at k-means++ starts, as wide as the data lie from them.  x: (N, D); unit: (D,), squared."""
+    """Return Gaussians at k-means++ starts, with the data's variance around them.  x: (N, D); unit: (D,), squared."""
     scale = unit.sqrt()
     places, squares = k_means_plus_plus(x.double() / scale, components, torch.Generator().manual_seed(seed))
     variance = (unit * squares / len(unit)).maximum(floor).expand_as(places)

@@ -1,4 +1,4 @@
-"""The Gaussian of greatest likelihood, one for each label: the simplest model there is, and the least another should beat."""
+"""The Gaussian of maximum likelihood for each label: the simplest baseline."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ STEPS = 500  # of factor analysis, at most
 
 
 class GaussianModel(ClosedForm):
-    """N(mean, C) by maximum likelihood, for each label its own.
+    """N(mean, C) by maximum likelihood for each label.
 
-    covariance: full, diagonal, or low-rank, which is factor analysis: rank common factors and a noise of its own for each
-    pixel, fitted by EM.  auto: full for points of up to 1,024 dimensions, diagonal for more, low-rank for images.
-    floor: the least variance of a coordinate of points as a share of all data's, see `least`; levels have their own.
+    covariance: full, diagonal, or low-rank, which is factor analysis with `rank` factors and diagonal noise, fitted by EM.
+    auto: full for points of up to 1,024 dimensions, diagonal for more, low-rank for images.  floor: smallest variance of a
+    coordinate of points as a share of that of all data; levels have their own, see `least`.
 
-    A label's covariance counts, besides its own data, as many as a covariance has numbers for each dimension, (D + 1) / 2, 1 or
-    rank + 1, that are spread like all data; so a label of one datum has a proper density.  A full covariance of no more
-    data than dimensions is shrunk in the same way towards its own diagonal.  Otherwise nothing is shrunk.
-    tolerance: what a step of factor analysis must gain, in nats for each dimension; it takes at most 500.
+    The covariance of a label is shrunk towards that of all data with the weight of as many data as it has parameters per
+    dimension, (D + 1) / 2, 1 or rank + 1, so a label with one datum has a proper density.  A full covariance of no more data
+    than dimensions is shrunk towards its diagonal in the same way.
+    tolerance: smallest gain of a step of factor analysis, in nats per dimension, for at most 500 steps.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class GaussianModel(ClosedForm):
         self.tolerance = tolerance
 
     def fit(self, x: Tensor, labels: Tensor | None, seed: int) -> Iterator[float]:
-        """Fit in one round; see ClosedForm.fit.  The seed only starts factor analysis."""
+        """Fit in one pass; see `Density.fit`.  The seed only initializes factor analysis."""
         rows, group = self._training_data(x, labels)
         for label, normals in enumerate(label_gaussians(self, rows, group, seed, self.tolerance)):
             self.put(label, normals, torch.ones(1))
@@ -44,7 +44,7 @@ class GaussianModel(ClosedForm):
 
 
 def label_gaussians(model: ClosedForm, rows: Tensor, group: Tensor, seed: int, tolerance: float) -> Iterator[Normals]:
-    """Yield the Gaussian of each label, one Normals each.  rows: (N, D); group: (N,)."""
+    """Yield the Gaussian of each label, one `Normals` each.  rows: (N, D); group: (N,)."""
     size, rank, weight = model.size, model.rank, model.parameters_per_dimension
     mean = group_means(rows, torch.zeros_like(group), 1)
     scatter = Scatter(rows, mean, noise_variance=model.noise_variance)
@@ -64,14 +64,14 @@ def label_gaussians(model: ClosedForm, rows: Tensor, group: Tensor, seed: int, t
 
 
 def fitted(scatter: Scatter, mean: Tensor, rank: int, floor: Tensor, seed: int, tolerance: float) -> Normals:
-    """Return the likeliest Gaussian of data with this mean and covariance.  mean: (1, D); floor: (D,)."""
+    """Return the maximum-likelihood Gaussian of data with this mean and covariance.  mean: (1, D); floor: (D,)."""
     variance = scatter.variance[None]
     now = start(mean, variance.maximum(floor), rank, seed)
     if rank in (0, len(floor)):
         product = scatter @ torch.eye(len(floor), rank).double()
         return maximize(now, mean, variance, product[None], floor)
     if scatter.target is None:
-        now.loadings[..., (len(scatter.x) - 1) // 2 :] = 0.0  # as many factors leave no noise: EM keeps these at 0
+        now.loadings[..., (len(scatter.x) - 1) // 2 :] = 0.0  # more factors would leave no noise; EM keeps these at 0
     before = -torch.inf
     for _ in range(STEPS):
         product = (scatter @ now.solved[0])[None]

@@ -1,7 +1,7 @@
-"""Linear autoregressive series: x_t = mu + sum_k A_k (x_{t-k} - mu) + eps_t, eps ~ N(0, S), from their stationary state on.
+"""Linear autoregressive series: x_t = mu + sum_k A_k (x_{t-k} - mu) + eps_t, eps ~ N(0, S), with stationary initial values.
 
-With one number a moment and one lag, x_t = mu + rho (x_{t-1} - mu) + eps_t, the fit is that of maximum likelihood with the
-first moment counted, x_1 ~ N(mu, sigma² / (1 - rho²)); otherwise A and mu are by least squares given the first moments.
+For one channel and one lag, x_t = mu + rho (x_{t-1} - mu) + eps_t, the fit is exact maximum likelihood including the first
+value, x_1 ~ N(mu, sigma² / (1 - rho²)); otherwise A and mu are least-squares estimates given the first values.
 """
 
 from __future__ import annotations
@@ -22,26 +22,26 @@ from reverie.families.density import Density
 from reverie.families.fitted import FittedFamily
 from reverie.families.model import FamilySettings
 
-LARGEST = 0.999  # modulus of an eigenvalue of the steps, below which a series is stationary with room for rounding
-NARROW = 1e-9  # how near to 1 a |rho| of maximum likelihood may come
-FLOOR = 1e-8  # share of the data's variance that the noise has at least
+LARGEST = 0.999  # spectral radius up to which a series counts as stationary
+NARROW = 1e-9  # smallest distance of |rho| to 1
+FLOOR = 1e-8  # smallest variance of the noise, as a share of that of the data
 
 
 class SeriesModel(Density):
-    """A vector autoregression of some order.  x: (B, T, C); mean: (C,); steps: (p, C, C); noise: (C, C)."""
+    """A vector autoregression VAR(p).  x: (B, T, C); mean: (C,); steps A: (p, C, C); noise S: (C, C)."""
 
     def __init__(self, shape: tuple[int, ...], order: int) -> None:
         super().__init__()
-        self.moments, self.width = shape
-        if self.moments <= order:
-            raise UserError(f"a series of {self.moments} moments cannot be told by {order} before each; give a larger --window")
+        self.length, self.width = shape
+        if self.length <= order:
+            raise UserError(f"a series of {self.length} time steps is too short for order {order}; give a larger --window")
         self.order = order
         self.mean = nn.Buffer(torch.zeros(self.width))
         self.steps = nn.Buffer(torch.zeros(order, self.width, self.width))
         self.noise = nn.Buffer(torch.eye(self.width))
 
     def fit(self, x: Tensor, labels: Tensor | None, seed: int) -> Iterator[float]:
-        """Fit and yield once."""
+        """Fit in one pass."""
         x = x.double().cpu()
         floor = FLOOR * float(x.flatten(0, 1).var(0).mean()) + 1e-12
         if self.order == self.width == 1:
@@ -52,20 +52,20 @@ class SeriesModel(Density):
         self.mean.copy_(mean)
         self.steps.copy_(steps)
         self.noise.copy_(noise + floor * torch.eye(self.width))
-        yield -float(self.log_prob(x.float(), None, torch.empty(0)).mean()) / (self.moments * self.width)
+        yield -float(self.log_prob(x.float(), None, torch.empty(0)).mean()) / (self.length * self.width)
 
     @property
     def parts(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The mean, the step of p moments together as one matrix, (p C, p C), and their stationary covariance; float64."""
+        """The mean, the companion matrix (p C, p C), and the stationary covariance of p time steps; float64."""
         from scipy.linalg import solve_discrete_lyapunov
 
         steps, size = self.steps.double().cpu(), self.order * self.width
         step = torch.zeros(size, size, dtype=torch.float64)
         step[: self.width] = steps.movedim(0, 1).flatten(1)
         step[self.width :, : size - self.width] = torch.eye(size - self.width, dtype=torch.float64)
-        kick = torch.zeros_like(step)
-        kick[: self.width, : self.width] = self.noise.double().cpu()
-        covariance = torch.from_numpy(solve_discrete_lyapunov(step.numpy(), kick.numpy()))
+        noise_covariance = torch.zeros_like(step)
+        noise_covariance[: self.width, : self.width] = self.noise.double().cpu()
+        covariance = torch.from_numpy(solve_discrete_lyapunov(step.numpy(), noise_covariance.numpy()))
         return self.mean.double().cpu(), step, (covariance + covariance.T) / 2
 
     def autocovariance(self, most: int) -> Tensor:
@@ -78,44 +78,44 @@ class SeriesModel(Density):
         return torch.stack(found)
 
     def predict(self, past: Tensor, ahead: int) -> tuple[Tensor, Tensor]:
-        """Return mean and standard deviation of the moments after a series: (ahead, C) each.  past: (T, C), T >= p."""
+        """Return mean and standard deviation of the next time steps: (ahead, C) each.  past: (T, C), T >= p."""
         if len(past) < self.order:
-            raise UserError(f"a prediction needs {self.order} moments before it, got {len(past)}; give a longer series")
+            raise UserError(f"a prediction needs {self.order} past time steps, got {len(past)}; give a longer series")
         mean, step, _ = self.parts
         state = (past[-self.order :].double().cpu() - mean).flip(0).flatten()
-        kick = torch.zeros_like(step)
-        kick[: self.width, : self.width] = self.noise.double().cpu()
+        noise_covariance = torch.zeros_like(step)
+        noise_covariance[: self.width, : self.width] = self.noise.double().cpu()
         means, deviations, covariance = [], [], torch.zeros_like(step)
         for _ in range(ahead):
-            state, covariance = step @ state, step @ covariance @ step.T + kick
+            state, covariance = step @ state, step @ covariance @ step.T + noise_covariance
             means.append(mean + state[: self.width])
             deviations.append(covariance.diagonal()[: self.width].sqrt())
         return torch.stack(means), torch.stack(deviations)
 
     def sample(self, seeds: Tensor, cond: Tensor | None) -> Tensor:
-        """Draw the first moments from the stationary state, and each later one by a step."""
+        """Sample the first p values from the stationary distribution, and the others by the recursion."""
         mean, step, covariance = self.parts
-        eps = Noise(seeds).like(torch.empty(len(seeds), self.moments, self.width, dtype=torch.float64))
+        eps = Noise(seeds).like(torch.empty(len(seeds), self.length, self.width, dtype=torch.float64))
         size = self.order * self.width
         first = eps[:, : self.order].flatten(1) @ _root(covariance).T  # latest first
         x = torch.empty_like(eps)
         x[:, : self.order] = first.unflatten(1, (self.order, self.width)).flip(1)
-        kicks, rule = eps @ _root(self.noise.double().cpu()).T, step[: self.width]
-        for t in range(self.order, self.moments):
-            x[:, t] = x[:, t - self.order : t].flip(1).reshape(-1, size) @ rule.T + kicks[:, t]
+        noise, coefficients = eps @ _root(self.noise.double().cpu()).T, step[: self.width]
+        for t in range(self.order, self.length):
+            x[:, t] = x[:, t - self.order : t].flip(1).reshape(-1, size) @ coefficients.T + noise[:, t]
         return (x + mean).float().to(self.mean.device)
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> Tensor:
-        """Return log p of the first p moments in the stationary state, and of each later one given those before: (B,)."""
+        """Return log p of the first p values in the stationary distribution, and of each later one given the past: (B,)."""
         mean, step, covariance = self.parts
         d = x.double().cpu() - mean
         before = torch.stack([d[:, self.order - k : d.shape[1] - k] for k in range(1, self.order + 1)], 2).flatten(2)
-        missed = d[:, self.order :] - before @ step[: self.width].T
+        residual = d[:, self.order :] - before @ step[: self.width].T
         first = _log_normal(d[:, : self.order].flip(1).flatten(1), covariance)
-        return first + _log_normal(missed, self.noise.double().cpu()).sum(1)
+        return first + _log_normal(residual, self.noise.double().cpu()).sum(1)
 
     def facts(self) -> dict[str, Any]:
-        """Return what was fitted."""
+        """Return the fitted parameters."""
         if self.order == self.width == 1:
             return {"rho": float(self.steps), "mu": float(self.mean), "sigma": float(self.noise.sqrt())}
         largest = float(torch.linalg.eigvals(self.parts[1]).abs().max())
@@ -128,7 +128,7 @@ class SeriesModel(Density):
 
 
 def fit_first_order(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return rho, mu and sigma² of maximum likelihood, of series that are independent of one another.  x: (N, T) float64.
+    """Return the maximum-likelihood rho, mu and sigma² of independent series.  x: (N, T) float64.
 
     -2 log L = N T log sigma² - N log(1 - rho²) + const, with mu and sigma² the best for each rho.
     """
@@ -157,32 +157,32 @@ def fit_first_order(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def fit_least_squares(x: Tensor, order: int) -> tuple[Tensor, Tensor, Tensor]:
     """Return mean (C,), steps (p, C, C) and noise (C, C) by least squares.  x: (N, T, C) float64.
 
-    Steps that would let a series grow are drawn in until they do not.
+    Coefficients of a non-stationary series are shrunk until it is stationary.
     """
     width, centre = x.shape[2], x.flatten(0, 1).mean(0)
     d = x - centre
     before = torch.stack([d[:, order - k : d.shape[1] - k] for k in range(1, order + 1)], 2).flatten(2)  # (N, T - p, p C)
     rows = torch.cat([before, torch.ones_like(before[..., :1])], 2).flatten(0, 1)
-    found = torch.linalg.lstsq(rows, d[:, order:].flatten(0, 1), driver="gelsd").solution  # (p C + 1, C)
-    steps = found[:-1].unflatten(0, (order, width)).transpose(1, 2)
+    solution = torch.linalg.lstsq(rows, d[:, order:].flatten(0, 1), driver="gelsd").solution  # (p C + 1, C)
+    steps = solution[:-1].unflatten(0, (order, width)).transpose(1, 2)
     radius = _radius(steps)
     if radius >= LARGEST:
         warnings.warn(
-            f"the series is not stationary, its steps grow by {radius:.4g} at most, so they are drawn in to {LARGEST:g}; take"
-            " differences of it, or remove its trend",
+            f"the series is not stationary: spectral radius {radius:.4g}, shrunk to {LARGEST:g}; take differences of it, or"
+            " remove its trend",
             ReverieWarning,
             stacklevel=2,
         )
         steps = steps * (LARGEST / radius) ** torch.arange(1, order + 1, dtype=x.dtype)[:, None, None]
-    mean = centre + torch.linalg.lstsq(torch.eye(width, dtype=x.dtype) - steps.sum(0), found[-1][:, None]).solution[:, 0]
+    mean = centre + torch.linalg.lstsq(torch.eye(width, dtype=x.dtype) - steps.sum(0), solution[-1][:, None]).solution[:, 0]
     e = x - mean
     lagged = torch.stack([e[:, order - k : e.shape[1] - k] for k in range(1, order + 1)], 2)
-    missed = (e[:, order:] - torch.einsum("kij,ntkj->nti", steps, lagged)).flatten(0, 1)
-    return mean, steps, missed.T @ missed / len(missed)
+    residual = (e[:, order:] - torch.einsum("kij,ntkj->nti", steps, lagged)).flatten(0, 1)
+    return mean, steps, residual.T @ residual / len(residual)
 
 
 def _radius(steps: Tensor) -> float:
-    """Return the largest modulus of the eigenvalues of p steps as one matrix.  steps: (p, C, C)."""
+    """Return the spectral radius of the companion matrix.  steps: (p, C, C)."""
     order, width, _ = steps.shape
     whole = torch.zeros(order * width, order * width, dtype=steps.dtype)
     whole[:width] = steps.movedim(0, 1).flatten(1)
@@ -191,7 +191,7 @@ def _radius(steps: Tensor) -> float:
 
 
 def _root(covariance: Tensor) -> Tensor:
-    """Return L with L L^T the covariance, also where it lies in a smaller space."""
+    """Return L with L L^T the covariance, which may be singular."""
     values, vectors = torch.linalg.eigh(covariance)
     root: Tensor = vectors * values.clamp_min(0).sqrt()
     return root
@@ -202,38 +202,38 @@ def _log_normal(x: Tensor, covariance: Tensor) -> Tensor:
     lower = torch.linalg.cholesky(covariance)
     white = torch.linalg.solve_triangular(lower, x.movedim(-1, 0).flatten(1), upper=False)
     log_det = 2 * lower.diagonal().log().sum() + len(lower) * math.log(2 * math.pi)
-    found: Tensor = -(white.square().sum(0) + log_det) / 2
-    return found.reshape(x.shape[:-1])
+    log_p: Tensor = -(white.square().sum(0) + log_det) / 2
+    return log_p.reshape(x.shape[:-1])
 
 
 class AR1Settings(FamilySettings):
-    """An autoregressive series of order 1."""
+    """A first-order autoregressive series."""
 
     name: Literal["ar1"] = "ar1"
 
 
 class ARSettings(FamilySettings):
-    """An autoregressive series; order: how many moments before tell each."""
+    """An autoregressive series; order: number of lags."""
 
     name: Literal["ar"] = "ar"
     order: Annotated[int, Field(ge=1, le=256)] = 2
 
 
 class AR1Family(FittedFamily[AR1Settings]):
-    """Series of order 1."""
+    """First-order autoregressive series, AR(1)."""
 
     name = "ar1"
-    summary = "A linear series in which each moment goes by the one before: by maximum likelihood, from its stationary state."
+    summary = "A first-order autoregressive series, AR(1), by exact maximum likelihood, with stationary initial values."
     kinds: ClassVar[tuple[Kind, ...]] = ("series",)
     settings = AR1Settings
 
     def density(self, settings: AR1Settings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
-        """Make the model."""
+        """Build the model."""
         return SeriesModel(shape, 1)
 
 
 class ARFamily(FittedFamily[ARSettings]):
-    """Series of any order."""
+    """Vector autoregressions."""
 
     name = "ar"
     default_for: ClassVar[frozenset[Kind]] = frozenset({"series"})
@@ -242,5 +242,5 @@ class ARFamily(FittedFamily[ARSettings]):
     settings = ARSettings
 
     def density(self, settings: ARSettings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
-        """Make the model."""
+        """Build the model."""
         return SeriesModel(shape, settings.order)

@@ -1,4 +1,4 @@
-"""A mixture of Gaussians for each label, with as many components as BIC likes."""
+"""A mixture of Gaussians per label; BIC selects the number of components."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from reverie.families.normals import Normals
 from reverie.families.scatter import Scatter, group_means
 
 FULL_UP_TO = 64  # dimensions of points up to which covariances are full
-MOST = 10  # components that auto chooses from
-SEARCHED = 2**21  # numbers of data by which starts and counts of components are compared
-FACTORS = 1e-5  # the tolerance of factor analysis for one component, see GaussianModel
-SHORT, LONG = 10, 50  # iterations after which starts, and then counts of components, are compared
-PATIENCE = 2  # counts of components in a row with a worse BIC, after which larger ones are not tried
+MOST = 10  # largest number of components of auto
+SEARCHED = 2**21  # values of the data on which starts and numbers of components are compared
+FACTORS = 1e-5  # tolerance of factor analysis for one component, see `GaussianModel`
+SHORT, LONG = 10, 50  # iterations before starts, and then numbers of components, are compared
+PATIENCE = 2  # consecutive numbers of components with worse BIC that end the search
 
 
 class MixtureModel(ClosedForm):
-    """p(x) = sum_k w_k N(x; mean_k, C_k) by EM; each label has a mixture of its own.
+    """p(x) = sum_k w_k N(x; mean_k, C_k) by EM, for each label.
 
-    components: of each label; auto: the number of at most 10 with the least BIC, tried upwards until two in a row are worse.
-    A label of few data has fewer, see `most`; one component is the Gaussian of the family `gaussian`.
-    covariance, rank: as of `gaussian`, but auto is full for points of up to 64 dimensions.  floor: the least variance as a
-    share of all data's in that coordinate; for levels it is their mean variance over N / components.
-    restarts: k-means++ starts, of which the likeliest after 10 iterations goes on.  Starts and counts of components are
-    compared on a part of large data, of 2^21 numbers; the last EM has them all.  tolerance, iterations: when EM ends, see `em`.
+    components: per label; auto: the number of at most 10 with the lowest BIC; the search ends after two worse in a row.  A
+    label with few data has fewer, see `most`; one component is the Gaussian of the family `gaussian`.
+    covariance, rank: as in `gaussian`, but auto is full up to 64 dimensions of points.  floor: smallest variance as a share of
+    that of all data in a coordinate; for levels, their mean variance over N / components.
+    restarts: k-means++ starts; the best after 10 iterations continues.  Starts and numbers of components are compared on a
+    subset of 2^21 values; the last EM uses all data.  tolerance, iterations: see `em`.
     """
 
     def __init__(
@@ -42,16 +42,16 @@ class MixtureModel(ClosedForm):
         tolerance: float = 1e-4, iterations: int = 200,
     ) -> None:  # fmt: skip
         if restarts < 1 or iterations < 1:
-            raise UserError(f"a mixture needs at least one start and one iteration, got {restarts} and {iterations}")
+            raise UserError(f"a mixture needs restarts and iterations of at least 1, got {restarts} and {iterations}")
         count = MOST if components == "auto" else components
         super().__init__(shape, labels, count, rank_of(covariance, rank, shape, FULL_UP_TO), levels, floor)
         self.components, self.restarts, self.tolerance, self.iterations = components, restarts, tolerance, iterations
 
     def fit(self, x: Tensor, labels: Tensor | None, seed: int) -> Iterator[float]:
-        """Fit one label after the other, and yield the cost after each iteration; see ClosedForm.fit.
+        """Fit one label after the other, and yield the cost after each iteration; see `Density.fit`.
 
-        Each label begins as one Gaussian.  The noise of levels is averaged over in each component by itself, which gives a
-        bound of the mixture's mean log-density from below.
+        Each label begins as one Gaussian.  The noise within levels is averaged per component, which gives a lower bound on the
+        mixture's mean log-density.
         """
         rows, group = self._training_data(x, labels)
         nats = []
@@ -65,26 +65,26 @@ class MixtureModel(ClosedForm):
         yield self._mean_cost(nats)
         for label in range(len(nats)):
             own = rows[group == label]
-            found = self._searched(own, label, unit, mix_seed(seed, label))
-            if found is None:
+            start = self._search(own, label, unit, mix_seed(seed, label))
+            if start is None:
                 continue
-            floor = self.least(unit, len(own) / len(found.weights))
-            for now in em(own, found.normals, found.weights, floor, self.noise_variance, self.tolerance, self.iterations):
+            floor = self.least(unit, len(own) / len(start.weights))
+            for now in em(own, start.normals, start.weights, floor, self.noise_variance, self.tolerance, self.iterations):
                 self.put(label, now.normals, now.weights)
                 nats[label] = now.nats
                 yield self._mean_cost(nats)
 
     @property
     def needed(self) -> float:
-        """How many data a component needs on average: 2 (1 + parameters of a covariance / D)."""
+        """The mean number of data that a component needs: 2 (1 + parameters of a covariance / D)."""
         return 2 + 2 * self.parameters_per_dimension
 
     def most(self, count: int) -> int:
-        """Return how many components so many data may have."""
+        """Return the largest number of components for a number of data."""
         return min(self.weights.shape[1], int(count / self.needed))
 
-    def _searched(self, x: Tensor, label: int, unit: Tensor, seed: int) -> Mixture | None:
-        """Return the mixture to begin with, or None where a label keeps its one Gaussian.  x: (N, D), a label's data."""
+    def _search(self, x: Tensor, label: int, unit: Tensor, seed: int) -> Mixture | None:
+        """Return the initial mixture of the last EM, None for one Gaussian.  x: (N, D), the data of a label."""
         most, auto = self.most(len(x)), self.components == "auto"
         if most < 2:
             return None
@@ -103,7 +103,7 @@ class MixtureModel(ClosedForm):
         return found
 
     def _best_start(self, x: Tensor, components: int, unit: Tensor, seed: int) -> Mixture:
-        """Return what EM makes of that start which is the likeliest after a few iterations."""
+        """Return the result of EM from the best start."""
         floor = self.least(unit, len(x) / components)
 
         def run(normals: Normals, weights: Tensor, iterations: int) -> Mixture:

@@ -1,4 +1,4 @@
-"""Several Gaussians at a time, with covariances that are full, diagonal, or of low rank plus a diagonal."""
+"""Batches of Gaussians with full, diagonal or low-rank plus diagonal covariances."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Normals:
-    """K Gaussians x = mean + W z + sqrt(noise) e, with z and e standard normal: their covariances are W W^T + diag(noise).
+    """K Gaussians x = mean + W z + sqrt(noise) e, z and e standard normal, with covariances W W^T + diag(noise).
 
-    mean: (K, D); loadings W: (K, D, q); noise: (K, D); all float64.  q = 0 are diagonal covariances.  q = D are full ones,
-    where W is the Cholesky factor and the noise is 0; otherwise the noise is above 0 and nothing larger than D x q is made.
+    mean: (K, D); loadings W: (K, D, q); noise: (K, D); all float64.  q = 0: diagonal.  q = D: full, with the Cholesky factor W
+    and no noise.  Otherwise the noise is positive, and no tensor is larger than D x q.
     """
 
     mean: Tensor
@@ -29,12 +29,12 @@ class Normals:
 
     @property
     def parameters(self) -> int:
-        """Free numbers in the K means and covariances; a rotation of z changes nothing."""
+        """The number of free parameters of means and covariances; rotations of z are not counted."""
         count, size, rank = self.loadings.shape
         return count * (size * (1 if self.full else 2) + size * rank - rank * (rank - 1) // 2)
 
     def __getitem__(self, k: Tensor) -> Normals:
-        """Return the Gaussians of these numbers.  k: (J,) int64."""
+        """Return the Gaussians with these indices.  k: (J,) int64."""
         return Normals(self.mean[k], self.loadings[k], self.noise[k])
 
     def variance(self) -> Tensor:
@@ -54,7 +54,7 @@ class Normals:
 
     @cached_property
     def _inverse(self) -> tuple[Tensor, Tensor, float, Tensor]:
-        """P, R, s and log det C, for which the inverse of C is diag(P) + s R^T R: (K, D), (K, q, D), 1 or -1, (K,).
+        """P, R, s and log det C, with C^-1 = diag(P) + s R^T R: (K, D), (K, q, D), 1 or -1, (K,).
 
         For W W^T + diag(noise) they follow from the Woodbury identity, R = M^-1/2 W^T noise^-1 and det C = det M prod noise.
         """
@@ -68,17 +68,17 @@ class Normals:
 
     @cached_property
     def solved(self) -> Tensor:
-        """C^-1 W = noise^-1 W M^-1 for covariances that are not full: (K, D, q).  E[z | x] is (x - mean) times it."""
+        """C^-1 W = noise^-1 W M^-1, for covariances that are not full: (K, D, q).  E[z | x] = (x - mean) C^-1 W."""
         return torch.cholesky_solve((self.loadings / self.noise[..., None]).mT, self._factor).mT
 
     def log_density(self, x: Tensor, noise_variance: float = 0.0) -> Tensor:
         """Return log N(x) = -(D log 2 pi + log det C + d^T C^-1 d) / 2, d = x - mean, for each Gaussian in nats: (B, K).
 
-        x: (B, D) in float64.  spread: the variance of independent noise on each number of x, over which the log-density is
-        averaged; that takes off spread trace(C^-1) / 2.
+        x: (B, D) in float64.  noise_variance: of independent noise on each value of x, over which the log-density is averaged;
+        it subtracts noise_variance trace(C^-1) / 2.
         """
         precision, root, sign, log_det = self._inverse
-        centre = self.mean.mean(0)  # near the data the squares below, multiplied out, keep their digits
+        centre = self.mean.mean(0)  # reduces cancellation in the squares below
         x, mean = x - centre, self.mean - centre
         squares = x.square() @ precision.T - 2 * x @ (precision * mean).T + (precision * mean.square()).sum(1)
         latent = (x @ root.flatten(0, 1).T).unflatten(1, root.shape[:2]) - (root @ mean[..., None])[..., 0]
@@ -87,7 +87,7 @@ class Normals:
         return -0.5 * (x.shape[1] * math.log(2 * math.pi) + log_det + squares + noise_variance * trace)
 
     def mean_log_density(self, variance: Tensor, product: Tensor) -> Tensor:
-        """Return the mean log-density of data around these means, if the covariances are not full: (K,) in nats.
+        """Return the mean log-density of data around these means, for covariances that are not full: (K,) in nats.
 
         -(D log 2 pi + log det C + trace(C^-1 S)) / 2.  variance, product: diagonal of S and S C^-1 W, (K, D) and (K, D, q).
         """
@@ -96,7 +96,7 @@ class Normals:
 
 
 def start(mean: Tensor, variance: Tensor, rank: int, seed: int) -> Normals:
-    """Return Gaussians of these means and variances to begin an iteration with; half of the variance is in random factors.
+    """Return initial Gaussians with these means and variances; random factors have half of the variance.
 
     mean, variance: (K, D).
     """
@@ -113,13 +113,13 @@ def _log_det(factor: Tensor) -> Tensor:
 
 
 def maximize(now: Normals, mean: Tensor, variance: Tensor, product: Tensor, floor: Tensor) -> Normals:
-    """Return Gaussians under which data with these moments are likelier than under the ones of now, or as likely.
+    """Return Gaussians with at least the likelihood of `now` for data with these moments.
 
     mean, variance: (K, D), of the data and around that mean; product: their covariance S times C^-1 W of now, (K, D, q), or
-    for full covariances S itself; floor: (D,), the least noise, or for full covariances C >= diag(floor).
-    Full and diagonal covariances are the likeliest at once.  Those of low rank take one step of the EM algorithm for factor
-    analysis (Rubin and Thayer 1982), with B = C^-1 W:  W' = S B (I - W^T B + B^T S B)^-1,  noise' = diag(S - W' (S B)^T).
-    Each form has its maximum under the floor where what is below the floor is raised to it.
+    for full covariances S itself; floor: (D,), the smallest noise, or for full covariances C >= diag(floor).
+    Full and diagonal covariances are maximized exactly.  Those of low rank take one EM step of factor analysis (Rubin and
+    Thayer 1982), with B = C^-1 W:  W' = S B (I - W^T B + B^T S B)^-1,  noise' = diag(S - W' (S B)^T).
+    Values below the floor are raised to it, which is the constrained maximum.
     """
     if now.full:
         scale = floor.sqrt()
@@ -131,7 +131,7 @@ def maximize(now: Normals, mean: Tensor, variance: Tensor, product: Tensor, floo
         return Normals(mean, scale[:, None] * factor, torch.zeros_like(mean))
     solved = now.solved
     eye = torch.eye(solved.shape[2], dtype=solved.dtype)
-    second = eye - now.loadings.mT @ solved + solved.mT @ product  # the mean of E[z z^T | x] over the data
+    second = eye - now.loadings.mT @ solved + solved.mT @ product  # the mean of E[z z^T | x]
     loadings = torch.linalg.solve((second + second.mT) / 2, product.mT).mT
     noise = (variance - (loadings * product).sum(2)).clamp_min(floor)
     return Normals(mean, loadings, noise)

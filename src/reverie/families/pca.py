@@ -13,11 +13,11 @@ from reverie.base.errors import UserError
 from reverie.families.closed_form import ClosedForm
 from reverie.families.scatter import Scatter, group_means
 
-MOST = 64  # latent dimensions that auto chooses from
+MOST = 64  # largest latent dimension of auto
 
 
 class PCAModel(ClosedForm):
-    """x = mean + W z + sigma e with z, e standard normal: W has `latent` columns, and all numbers have the same noise.
+    """x = mean + W z + sigma e with z, e standard normal: W has `latent` columns, and the noise is isotropic.
 
     The likeliest W and sigma² are of closed form.  With the eigenvalues l_1 >= l_2 >= ... and eigenvectors u_i of the data's
     covariance, W = [u_i sqrt(l_i - sigma²)] and sigma² is the mean of the eigenvalues that are left out.
@@ -36,12 +36,12 @@ class PCAModel(ClosedForm):
         self.latent = latent
 
     def fit(self, x: Tensor, labels: Tensor | None, seed: int) -> Iterator[float]:
-        """Fit in one round; see ClosedForm.fit.  Nothing depends on the seed."""
+        """Fit in one pass; see `Density.fit`.  The result does not depend on the seed."""
         rows, group = self._training_data(x, labels)
         means = group_means(rows, group, len(self.mean))
         scatter = Scatter(rows, means, group, self.noise_variance)
         if not scatter.variance.any():
-            raise UserError("the data of each label are equal, so they have no density around its mean; train without labels")
+            raise UserError("all data of each label are equal, so they have no density; train without labels")
         total, latent = float(scatter.variance.sum()), min(self.rank, (len(rows) - len(group.unique())) // 2)
         values, vectors = scatter.leading(latent)
         if self.latent == "auto":
@@ -57,7 +57,7 @@ class PCAModel(ClosedForm):
     def encode(self, x: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return E[z | x] = W^T (W W^T + sigma² I)^-1 (x - mean): (B, latent), float32.
 
-        x: (B, *shape); cond: (B,) labels, NULL or None for the mean over the labels that x may have.
+        x: (B, *shape); cond: (B,) labels, NULL or None for the posterior mean over labels.
         """
         expected = self.posterior(x, cond) @ self.mean[:, 0]
         return ((self._rows(x).double() - expected) @ self.normals(0)[0].solved[0]).float()
@@ -70,7 +70,7 @@ class PCAModel(ClosedForm):
 
 
 def best_latent(values: Tensor, total: float, count: int, size: int) -> int:
-    """Return the latent dimension of least BIC = -2 log p(data) + parameters log N.
+    """Return the latent dimension with the lowest BIC = -2 log p(data) + parameters log N.
 
     -2 log p(data) = N (sum_i<=q log l_i + (D - q) log sigma² + constant), and W has D q - q (q - 1) / 2 parameters.
     values: (m,), the largest eigenvalues; total: the sum of all.

@@ -1,4 +1,4 @@
-"""The covariance of data as a linear map, so that it need not be held where it is large."""
+"""The covariance of data as a linear operator, which avoids large matrices."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from torch import Tensor
 from reverie.base.distances import row_blocks
 from reverie.families.normals import Normals
 
-KEPT = 2**22  # numbers of data that are kept in float64: 32 MB
-HELD_UP_TO = 4096  # dimensions up to which a covariance is held as a matrix
-EXACT_UP_TO = 1024  # dimensions up to which all of its eigenvalues are computed
+KEPT = 2**22  # values of data that are cached in float64: 32 MB
+HELD_UP_TO = 4096  # dimensions up to which the covariance may be a matrix
+EXACT_UP_TO = 1024  # dimensions up to which all eigenvalues are computed
 
 
 def group_means(x: Tensor, group: Tensor, groups: int) -> Tensor:
-    """Return the mean of each group, that of all data for a group without any: (L, D) float64.  x: (N, D); group: (N,)."""
+    """Return the mean of each group, for empty groups that of all data: (L, D) float64.  x: (N, D); group: (N,)."""
     sums = torch.zeros(groups, x.shape[1], dtype=torch.float64)
     for part in row_blocks(len(x), x.shape[1]):
         sums.index_add_(0, group[part], x[part].double())
@@ -26,10 +26,10 @@ def group_means(x: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 class Scatter:
-    """The covariance of data, S = sum_i (x_i - mean)(x_i - mean)^T / N + spread I, and that shrunk towards a target.
+    """The covariance of data, S = sum_i (x_i - mean)(x_i - mean)^T / N + noise_variance I, optionally shrunk to a target.
 
-    x: (N, D) of any dtype; mean: (L, D) with group: (N,), the place of each datum's mean, or (1, D) without.
-    target: one Gaussian, whose covariance T counts as much as `weight` data: (N S + weight T) / (N + weight).
+    x: (N, D) of any dtype; mean: (L, D) with group: (N,), the index of each datum's mean, or (1, D) without.
+    target: one Gaussian with covariance T, which has the weight of `weight` data: (N S + weight T) / (N + weight).
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Scatter:
 
     @cached_property
     def _matrix(self) -> Tensor | None:
-        """N S without the spread, where it is small enough to be held and its products are no dearer than those of the data."""
+        """N S without the noise, where it is small and its products are cheaper than those of the data."""
         size = self.x.shape[1]
         if size > min(HELD_UP_TO, 2 * len(self.x)):
             return None
@@ -59,7 +59,7 @@ class Scatter:
         return self._shrunk(product, b, None if self.target is None else self.target.product(b[None])[0])
 
     def leading(self, count: int) -> tuple[Tensor, Tensor]:
-        """Return the largest eigenvalues in falling order, (count,), and their eigenvectors in columns, (D, count)."""
+        """Return the largest eigenvalues, descending, (count,), and their eigenvectors in columns, (D, count)."""
         size = self.x.shape[1]
         if size <= max(EXACT_UP_TO, count + 1):
             values, vectors = torch.linalg.eigh(self @ torch.eye(size).double())
@@ -76,7 +76,7 @@ class Scatter:
 
     @cached_property
     def _few(self) -> Tensor | None:
-        """The centred data where they are few, so that they are made once."""
+        """The centred data, cached for small datasets."""
         return torch.cat([self.x[:0].double(), *self._blocks()]) if self.x.numel() <= KEPT else None
 
     def _centred(self) -> Iterator[Tensor]:
@@ -87,6 +87,6 @@ class Scatter:
             yield self.x[part].double() - (self.mean if self.group is None else self.mean[self.group[part]])
 
     def _shrunk(self, total: Tensor, b: Tensor, target: Tensor | None) -> Tensor:
-        """Return the shrunk covariance times b from N S b, without the spread, and T b."""
+        """Return the shrunk covariance times b, from N S b without the noise, and T b."""
         own = total / max(1, len(self.x)) + self.noise_variance * b
         return own if target is None else (1 - self.share) * own + self.share * target

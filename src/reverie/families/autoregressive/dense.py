@@ -1,4 +1,4 @@
-"""Fully visible sigmoid belief networks and NADE: each number of an image by all before it, without or with hidden units."""
+"""FVSBN and NADE: each pixel value given all before it, by logistic regression or one hidden layer."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from reverie.families.autoregressive.model import Autoregressive, IncrementalDec
 from reverie.families.autoregressive.recurrence import recurrence
 from reverie.families.model import check_labelled
 
-FEW = 64  # levels up to which each has an input of its own
-FEATURES = 16  # numbers that tell of one of more levels where nothing is said
+FEW = 64  # levels up to which the input is one-hot
+FEATURES = 16  # default number of input features for more levels
 MOST_WEIGHTS = 2**27
-SILENT = -1e6  # what a hidden unit begins with that is to stay at 0
-SPREAD = 0.5  # deviation of what all inputs together make of a hidden unit, at first
+SILENT = -1e6  # initial activation of dropped hidden units, for which the ReLU is 0
+INITIAL_STD = 0.5  # standard deviation of a hidden unit's input at initialization
 
 
 def level_features(levels: int, count: int) -> Tensor:
-    """Return what a level looks like as an input: (K, Q).
+    """Return the input features of each level: (K, Q).
 
-    count: of smooth functions of it; 1 for the level itself, from -1 to 1, and 0 for a unit of its own where levels are few.
+    count: number of smooth functions of the level; 1 for the level itself, from -1 to 1; 0 for one-hot if there are few.
     Two levels are always -1 and 1.
     """
     if levels == 2 or count == 1:
@@ -35,13 +35,13 @@ def level_features(levels: int, count: int) -> Tensor:
 
 
 class LevelAutoregressive(Autoregressive):
-    """A model that takes each number as features of its level, less their mean at that place.  bias: (D, P), in `order`."""
+    """A model whose inputs are features of each level, minus their mean at that position.  bias: (D, P), in `order`."""
 
     def __init__(self, features: int, **options: Any) -> None:
         super().__init__(**options)
         levels = self.codec.levels
         if levels is None:
-            raise UserError("this family needs images, whose numbers have levels; give another family")
+            raise UserError("this family needs images, whose values have levels; give another family")
         self.features = nn.Buffer(level_features(levels, features), persistent=False)
         self.inputs, self.parameters_each = self.features.shape[1], self.observation.parameters
         self.centre = nn.Buffer(torch.zeros(self.size, self.inputs))
@@ -49,27 +49,27 @@ class LevelAutoregressive(Autoregressive):
 
     @torch.no_grad()
     def initialize_with(self, z: Tensor) -> None:
-        """Take the mean of the features of each place, and what is said of each place that knows no other."""
+        """Set the mean features of each position, and the bias to the parameters that fit each position alone."""
         self.centre.copy_(self.features[level_of(z.flatten(1), len(self.features))].mean(0)[self.order])
         self.bias.copy_(self.observation.initial_parameters(z).flatten(0, -2).to(self.bias)[self.order])
 
-    def seen(self, z: Tensor, first: int = 0) -> Tensor:
-        """Return the features of numbers first .. of a sequence: (B, n, Q).  z: (B, n) in model units."""
+    def level_inputs(self, z: Tensor, first: int = 0) -> Tensor:
+        """Return the features of values first, first + 1, ... of a sequence: (B, n, Q).  z: (B, n) in model units."""
         return self.features[level_of(z, len(self.features))] - self.centre[first : first + z.shape[1]]
 
 
 class FVSBN(LevelAutoregressive):
-    """y_i = b_i + sum_{j < i} W_ij x_j, logistic regression of each number on all before it (Neal 1992; Frey 1998).
+    """y_i = b_i + sum_{j < i} W_ij x_j, logistic regression of each value on all before it (Neal 1992; Frey 1998).
 
-    Q features of a number, P numbers that are said of one.  W: (D P, D Q), of which the part below the diagonal is used.
+    Each value has Q features and P parameters.  W: (D P, D Q), of which the part below the diagonal is used.
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(0 if (options["codec"].levels or 0) <= FEW else 1, **options)  # of many levels the level itself
+        super().__init__(0 if (options["codec"].levels or 0) <= FEW else 1, **options)  # many levels: the level itself
         outputs, inputs = self.size * self.parameters_each, self.size * self.inputs
         if outputs * inputs > MOST_WEIGHTS:
-            raise UserError(f"a belief network of images of {self.size:,} numbers has {outputs * inputs:,} weights, and at most"
-                            f" {MOST_WEIGHTS:,} are taken; give a smaller --size, or the family nade")  # fmt: skip
+            raise UserError(f"a belief network for images of {self.size:,} values has {outputs * inputs:,} weights, above the"
+                            f" limit of {MOST_WEIGHTS:,}; give a smaller --size, or the family nade")  # fmt: skip
         self.weight = nn.Parameter(torch.zeros(outputs, inputs))
         earlier = torch.ones(self.size, self.size, dtype=torch.bool).tril(-1)
         self.earlier = nn.Buffer(
@@ -80,12 +80,12 @@ class FVSBN(LevelAutoregressive):
     def output_parameters(self, z: Tensor, cond: Tensor | None) -> Tensor:
         """See `Autoregressive.output_parameters`."""
         weight = self.weight.masked_fill(~self.earlier, 0)
-        y = functional.linear(self.seen(z).flatten(1), weight, self.bias.flatten())
-        told: Tensor = (y if self.label is None or cond is None else y + self.label[cond]).unflatten(1, (self.size, -1))
-        return told
+        y = functional.linear(self.level_inputs(z).flatten(1), weight, self.bias.flatten())
+        parameters: Tensor = y if self.label is None or cond is None else y + self.label[cond]
+        return parameters.unflatten(1, (self.size, -1))
 
     def incremental_decoder(self, count: int, cond: Tensor | None, order: Tensor) -> IncrementalDecoder:
-        """See `Autoregressive.writer`."""
+        """See `Autoregressive.incremental_decoder`."""
         return _FVSBNDecoder(self, count, cond)
 
 
@@ -102,21 +102,21 @@ class _FVSBNDecoder(IncrementalDecoder):
         before = self.i * model.inputs
         return self.base[:, rows] + self.x[:, :before] @ model.weight[rows, :before].T
 
-    def write(self, z: Tensor) -> None:
+    def append(self, z: Tensor) -> None:
         width = self.model.inputs
-        self.x[:, self.i * width : (self.i + 1) * width] = self.model.seen(z[:, None], self.i)[:, 0]
+        self.x[:, self.i * width : (self.i + 1) * width] = self.model.level_inputs(z[:, None], self.i)[:, 0]
         self.i += 1
 
-    def take(self, index: Tensor) -> None:
+    def select(self, index: Tensor) -> None:
         self.x, self.base = self.x[index], self.base[index]
 
 
 class NADE(LevelAutoregressive):
-    """y_i = b_i + relu(a_i) V_i,  a_i = c + sum_{j < i} x_j W_j: one hidden layer whose weights all numbers share.
+    """y_i = b_i + relu(a_i) V_i,  a_i = c + sum_{j < i} x_j W_j: one hidden layer with weights shared by all values.
 
-    (Larochelle and Murray 2011; arXiv:1605.02226.)  orderless: trained to tell any number by any others, of which each tells
-    that it is there by one more input; then data can be written in any order (arXiv:1310.1757).  dropout: share of the hidden
-    units that are hidden from all numbers of a datum in training.
+    (Larochelle and Murray 2011; arXiv:1605.02226.)  orderless: trained for random orders, with one more input that marks known
+    values, so that any order can be generated (arXiv:1310.1757).  dropout: share of hidden units dropped in training, for all
+    values of a datum.
     """
 
     def __init__(self, hidden: int, orderless: bool, dropout: float = 0.0, features: int = 0, **options: Any) -> None:
@@ -131,10 +131,10 @@ class NADE(LevelAutoregressive):
 
     @torch.no_grad()
     def initialize_with(self, z: Tensor) -> None:
-        """Scale the first weights to what the data's features vary by, all together."""
+        """Scale the initial weights by the variance of all input features together."""
         super().initialize_with(z)
-        varied = float(self.seen(z.flatten(1)[:, self.order]).square().sum(1).mean(0).sum())
-        self.into.mul_(SPREAD / math.sqrt(max(varied, 1e-6)))
+        variance = float(self.level_inputs(z.flatten(1)[:, self.order]).square().sum(1).mean(0).sum())
+        self.into.mul_(INITIAL_STD / math.sqrt(max(variance, 1e-6)))
         if self.orderless:
             self.into[:, -1].zero_()
 
@@ -143,20 +143,19 @@ class NADE(LevelAutoregressive):
         check_labelled(self.label_count, cond, count)
         return self.first.expand(count, -1) if self.label is None or cond is None else self.first + self.label[cond]
 
-    def shown(self, z: Tensor, first: int = 0) -> Tensor:
-        """Return the inputs that tell of numbers, and with `orderless` that they are there: (B, n, Q or Q + 1)."""
-        seen = self.seen(z, first)
-        return functional.pad(seen, (0, 1), value=1.0) if self.orderless else seen
+    def inputs_with_mask(self, z: Tensor, first: int = 0) -> Tensor:
+        """Return input features, with `orderless` followed by 1, the mark of a known value: (B, n, Q or Q + 1)."""
+        features = self.level_inputs(z, first)
+        return functional.pad(features, (0, 1), value=1.0) if self.orderless else features
 
     def output_parameters(self, z: Tensor, cond: Tensor | None) -> Tensor:
         """See `Autoregressive.output_parameters`."""
-        return recurrence(self.shown(z), self.into, self._first(len(z), cond), self.out, self.bias)
+        return recurrence(self.inputs_with_mask(z), self.into, self._first(len(z), cond), self.out, self.bias)
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return what each datum costs, in nats for each dimension; with `orderless` on average over all orders, by one draw.
+        """Return the negative log-likelihood in nats per dimension; with `orderless`, an estimate of its mean over orders.
 
-        A number d of numbers is drawn, then which d of them are seen; the mean cost of the others is an unbiased estimate of
-        the mean over orders and places (arXiv:1310.1757, eq. 10).
+        The unbiased estimate draws d, then d known values, and averages the loss of the others (arXiv:1310.1757, eq. 10).
         """
         z = self.codec.encode(x).flatten(1)[:, self.order]
         random = torch.Generator().manual_seed(mix_seed(seed, 1))
@@ -165,24 +164,24 @@ class NADE(LevelAutoregressive):
             hidden_units = torch.rand(first.shape, generator=random) < self.dropout
             first, scale = first.masked_fill(hidden_units.to(z.device), SILENT), 1 / (1 - self.dropout)
         if not (self.orderless and self.training):
-            y = recurrence(self.shown(z), self.into, first, scale * self.out, self.bias)
+            y = recurrence(self.inputs_with_mask(z), self.into, first, scale * self.out, self.bias)
             return -self.observation.log_prob(z, y).mean(1)
         many = torch.randint(self.size, (len(z), 1), generator=random)
         rank = torch.rand(len(z), self.size, generator=random).argsort(1).argsort(1)
-        seen = (rank < many).to(z.device)[..., None]
-        inputs = (self.shown(z) * seen).flatten(1)
+        known = (rank < many).to(z.device)[..., None]
+        inputs = (self.inputs_with_mask(z) * known).flatten(1)
         hidden = scale * torch.addmm(first, inputs, self.into.flatten(0, 1)).relu()
         y = (hidden @ self.out.movedim(1, 0).flatten(1)).unflatten(1, (self.size, -1)) + self.bias
-        costs = self.observation.log_prob(z, y) * ~seen[..., 0]
-        return -costs.sum(1) / (self.size - many[:, 0].to(z.device))
+        log_p = self.observation.log_prob(z, y) * ~known[..., 0]
+        return -log_p.sum(1) / (self.size - many[:, 0].to(z.device))
 
     def order_around(self, seen: Tensor) -> Tensor:
-        """Write what is known first, where the model can write in any order."""
+        """Return an order with known values first, for orderless models."""
         order = super().order_around(seen)
         return torch.cat([order[seen[order]], order[~seen[order]]]) if self.orderless else order
 
     def incremental_decoder(self, count: int, cond: Tensor | None, order: Tensor) -> IncrementalDecoder:
-        """See `Autoregressive.writer`."""
+        """See `Autoregressive.incremental_decoder`."""
         return _NADEDecoder(self, self._first(count, cond), order)
 
 
@@ -191,16 +190,16 @@ class _NADEDecoder(IncrementalDecoder):
         self.model, self.a, self.i = model, first, 0
         rank = torch.empty_like(order)
         rank[model.order] = torch.arange(len(order), device=order.device)
-        self.rows = rank[order].tolist()  # of the parameters, which are in the model's own order
+        self.rows = rank[order].tolist()  # indices of parameters, which are in the model's own order
 
     def next_parameters(self) -> Tensor:
         row = self.rows[self.i]
         return torch.addmm(self.model.bias[row], self.a.relu(), self.model.out[row])
 
-    def write(self, z: Tensor) -> None:
+    def append(self, z: Tensor) -> None:
         row = self.rows[self.i]
-        self.a = torch.addmm(self.a, self.model.shown(z[:, None], row)[:, 0], self.model.into[row])
+        self.a = torch.addmm(self.a, self.model.inputs_with_mask(z[:, None], row)[:, 0], self.model.into[row])
         self.i += 1
 
-    def take(self, index: Tensor) -> None:
+    def select(self, index: Tensor) -> None:
         self.a = self.a[index]

@@ -1,10 +1,10 @@
-"""The recurrence of NADE over all numbers of data at once, in blocks.
+"""The recurrence of NADE over all values of data at once, in blocks.
 
     a_i = a_1 + sum_{j < i} x_j W_j,   y_i = b_i + relu(a_i) V_i
 
-As it stands it is D steps of H numbers, each too small for a processor.  Here a block of numbers is one product of matrices:
-what came before it is shared by all of its numbers, and within it each sees the earlier ones through a mask.  Nothing of the
-hidden numbers, (B, D, H), is kept: the way back works them out again, block by block, while they are near the processor.
+Directly evaluated it has D steps of H values, too small to be efficient.  Here a block of values is one matrix product: its
+values share what precedes the block, and within it a mask selects the earlier values.  Hidden activations, (B, D, H), are not
+stored; the backward pass recomputes them block by block.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-BLOCK_NUMBERS = 2**19  # hidden numbers of a block that stay in the processor's cache; measured, and flat around it
+BLOCK_NUMBERS = 2**19  # hidden activations of a block that fit into the CPU cache; measured
 MOST_IN_BLOCK = 16
 
 
 def block_size(count: int, hidden: int, inputs: int) -> int:
-    """Return how many numbers of data form a block."""
+    """Return the number of values in a block."""
     return max(1, min(MOST_IN_BLOCK, BLOCK_NUMBERS // max(1, count * hidden), 1 + 64 // inputs))
 
 
 class Recurrence(torch.autograd.Function):
-    """y of all numbers, (B, D, P).  x: (B, D, Q), W: (D, Q, H), first: (B, H), V: (D, H, P), b: (D, P)."""
+    """y of all values, (B, D, P).  x: (B, D, Q), W: (D, Q, H), first: (B, H), V: (D, H, P), b: (D, P)."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, into: Tensor, first: Tensor, out: Tensor, bias: Tensor) -> Tensor:
-        """Return y, and keep what the hidden numbers can be worked out of again."""
+        """Return y, and save what the backward pass needs to recompute hidden activations."""
         count, size, _ = x.shape
         block = block_size(count, into.shape[2], x.shape[2])
         y, before = x.new_empty(size, count, out.shape[2]), first
@@ -43,7 +43,7 @@ class Recurrence(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of W, a_1, V and b, from the last block to the first; x are data and have none."""
+        """Return the gradients of W, a_1, V and b, from the last block to the first; x has none."""
         x, into, before, out = ctx.saved_tensors
         size, block = x.shape[1], ctx.block
         dy = grads[0].transpose(0, 1).contiguous()
@@ -56,7 +56,7 @@ class Recurrence(torch.autograd.Function):
             hidden, seen = _hidden(x, into, before, part)
             torch.bmm(hidden.mT, dy[part], out=d_out[part])
             d_hidden = dy[part] * out[part].mT if dy.shape[2] == 1 else dy[part] @ out[part].mT
-            d_hidden = torch.ops.aten.threshold_backward(d_hidden, hidden, 0)  # where relu was 0
+            d_hidden = torch.ops.aten.threshold_backward(d_hidden, hidden, 0)  # the derivative of the ReLU
             d_block = seen.T @ d_hidden.flatten(0, 1)
             d_into[part] = torch.addmm(d_block, flat.T, later).view_as(d_into[part])
             later += d_hidden.sum(0)
@@ -64,13 +64,13 @@ class Recurrence(torch.autograd.Function):
 
 
 def recurrence(x: Tensor, into: Tensor, first: Tensor, out: Tensor, bias: Tensor) -> Tensor:
-    """Return y of all numbers: (B, D, P).  See `Recurrence`."""
-    y: Tensor = Recurrence.apply(x, into, first, out, bias)  # type: ignore[no-untyped-call]  # torch does not say its types
+    """Return y of all values: (B, D, P).  See `Recurrence`."""
+    y: Tensor = Recurrence.apply(x, into, first, out, bias)  # type: ignore[no-untyped-call]  # torch has no types for it
     return y
 
 
 def _hidden(x: Tensor, into: Tensor, before: Tensor, part: slice) -> tuple[Tensor, Tensor]:
-    """Return relu(a) of a block, (S, B, H), and the block's numbers as each of them sees them, (S B, S Q)."""
+    """Return relu(a) of a block, (S, B, H), and the masked inputs of each of its values, (S B, S Q)."""
     x = x[:, part]
     count, block, _ = x.shape
     seen = (_earlier(block, x) * x).flatten(0, 1).flatten(1)
@@ -78,5 +78,5 @@ def _hidden(x: Tensor, into: Tensor, before: Tensor, part: slice) -> tuple[Tenso
 
 
 def _earlier(block: int, like: Tensor) -> Tensor:
-    """Return 1 where number j of a block comes before number i: (i, 1, j, 1)."""
+    """Return 1 where value j of a block precedes value i: (i, 1, j, 1)."""
     return torch.ones(block, block, dtype=like.dtype, device=like.device).tril(-1)[:, None, :, None]

@@ -1,4 +1,4 @@
-"""Sequence networks as models of data: the numbers of a datum as tokens, each from the network's output before it."""
+"""Sequence networks over the values of a datum: each from the network's output before it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from reverie.nets.sequence import SequenceNet, State
 
 
 class SequenceModel(Autoregressive):
-    """y_i = b_i + head(net(start, e(x_1), .., e(x_{i-1}))), with a vector for each level, or a line of them for numbers.
+    """y_i = b_i + head(net(start, e(x_1), .., e(x_{i-1}))); e embeds levels, or maps continuous values linearly.
 
-    A label's vector is added to every input.  truncate: numbers after which no gradient goes further back, 0 for all of them.
+    A label's embedding is added to every input.  truncate: values after which backpropagation is cut, 0 for none.
     """
 
     def __init__(self, net: SequenceNet, truncate: int = 0, **options: Any) -> None:
@@ -37,26 +37,26 @@ class SequenceModel(Autoregressive):
 
     @torch.no_grad()
     def initialize_with(self, z: Tensor) -> None:
-        """Take what is said of each place that knows no other; of series all moments are alike."""
+        """Set the bias to the parameters that fit each position alone; for series, all time steps together."""
         if len(self.shape) == 2:
-            output_layer = self.observation.initial_parameters(z.flatten(0, 1)).to(self.bias)  # (C, P)
-            self.bias.copy_(output_layer.repeat(self.shape[0], 1))
+            initial = self.observation.initial_parameters(z.flatten(0, 1)).to(self.bias)  # (C, P)
+            self.bias.copy_(initial.repeat(self.shape[0], 1))
             return
         self.bias.copy_(self.observation.initial_parameters(z).flatten(0, -2).to(self.bias)[self.order])
 
     def embedded(self, z: Tensor, cond: Tensor | None) -> Tensor:
-        """Return the vectors of numbers: (B, n, dim).  z: (B, n) in model units."""
+        """Return the embeddings of values: (B, n, dim).  z: (B, n) in model units."""
         levels = self.codec.levels
         x: Tensor = self.embed(level_of(z, levels) if levels is not None else z[..., None])
         return self.labelled(x, cond)
 
     def labelled(self, x: Tensor, cond: Tensor | None) -> Tensor:
-        """Return inputs that are told the label.  x: (B, n, dim)."""
+        """Return inputs plus the label's embedding.  x: (B, n, dim)."""
         check_labelled(self.label_count, cond, len(x))
         return x if self.label is None else x + self.label(cond)[:, None]
 
     def start_input(self, count: int, cond: Tensor | None) -> Tensor:
-        """Return the input before the first number: (B, 1, dim)."""
+        """Return the input before the first value: (B, 1, dim)."""
         return self.labelled(self.start.expand(count, 1, -1), cond)
 
     def output_parameters(self, z: Tensor, cond: Tensor | None) -> Tensor:
@@ -72,22 +72,22 @@ class SequenceModel(Autoregressive):
         return self.output_layer(torch.cat(parts, 1))
 
     def output_layer(self, h: Tensor) -> Tensor:
-        """Return what outputs say of all numbers: (B, D, P).  h: (B, D, dim)."""
+        """Return the distribution parameters of all values: (B, D, P).  h: (B, D, dim)."""
         y: Tensor = self.head(h) + self.bias
         return y
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return what each datum costs, in nats for each dimension: (B,)."""
+        """Return the negative log-likelihood in nats per dimension: (B,)."""
         with seeded_dropout(self.net, mix_seed(seed, 3)):
             return super().loss(x, cond, seed)
 
     def incremental_decoder(self, count: int, cond: Tensor | None, order: Tensor) -> IncrementalDecoder:
-        """See `Autoregressive.writer`."""
+        """See `Autoregressive.incremental_decoder`."""
         return _RecurrentDecoder(self, count, cond)
 
 
 class _RecurrentDecoder(IncrementalDecoder):
-    """Goes on from the network's state, so that a number costs one step and not the whole sequence again."""
+    """Continues from the network's state, one step per value."""
 
     def __init__(self, model: SequenceModel, count: int, cond: Tensor | None) -> None:
         self.model, self.cond, self.i = model, cond, 0
@@ -97,10 +97,10 @@ class _RecurrentDecoder(IncrementalDecoder):
         y: Tensor = self.model.head(self.h) + self.model.bias[self.i]
         return y
 
-    def write(self, z: Tensor) -> None:
+    def append(self, z: Tensor) -> None:
         self.h, self.state = self.model.net.step(self.model.embedded(z[:, None], self.cond)[:, 0], self.state)
         self.i += 1
 
-    def take(self, index: Tensor) -> None:
+    def select(self, index: Tensor) -> None:
         self.h, self.state = self.h[index], self.state.take(index)
         self.cond = self.cond[index] if self.cond is not None else None

@@ -1,4 +1,4 @@
-"""What an autoregressive model is made of, as the table [family] of config.toml."""
+"""Settings of autoregressive models: the table [family] of config.toml."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Layers = Annotated[int, Field(ge=1, le=64)]
 
 
 class AutoregressiveSettings(FamilySettings):
-    """codec: the units of the data; decoder: the distribution of each number, see `reverie.families.vae.observation`."""
+    """codec: of the data; decoder: distribution of each value, see `reverie.families.vae.observation`."""
 
     codec: Annotated[Spec, spec_of(CODECS, "codec")] | None = None
     decoder: Literal["bernoulli", "categorical", "logistic", "gaussian"] | None = None
@@ -36,7 +36,7 @@ class AutoregressiveSettings(FamilySettings):
     @model_validator(mode="after")
     def _units(self) -> AutoregressiveSettings:
         if (self.codec is None) != self.of_text or (self.decoder is None) != self.of_text:
-            raise ValueError("numbers have a codec and a decoder, text has a tokenizer and neither of them")
+            raise ValueError("numeric data need codec and decoder, text needs a tokenizer and neither of them")
         return self
 
 
@@ -47,7 +47,7 @@ class FVSBNSettings(AutoregressiveSettings):
 
 
 class NADESettings(AutoregressiveSettings):
-    """See `reverie.families.autoregressive.dense`; features: numbers that tell of a level, 0 for one of its own up to 64."""
+    """See `reverie.families.autoregressive.dense`; features: inputs per level, 0 for one-hot up to 64 levels."""
 
     name: Literal["nade"] = "nade"
     hidden: Size = 500
@@ -57,10 +57,9 @@ class NADESettings(AutoregressiveSettings):
 
 
 class SequenceSettings(AutoregressiveSettings):
-    """A sequence network of so many layers of a width; dropout: share of numbers that are hidden in training.
+    """Size of a sequence network; dropout: share of values dropped in training.
 
-    Of text: tokenizer, begins: see `reverie.families.language.settings`; tied: whether tokens are read and written by the same
-    vectors.
+    For text: tokenizer, begins: see `reverie.families.language.settings`; tied: whether input and output embeddings are shared.
     """
 
     dim: Size = 128
@@ -77,7 +76,7 @@ class SequenceSettings(AutoregressiveSettings):
 
 
 class RecurrentSettings(SequenceSettings):
-    """truncate: numbers after which no gradient goes further back, 0 for all of them."""
+    """truncate: values after which backpropagation is cut, 0 for none."""
 
     truncate: Annotated[int, Field(ge=0, le=2**20)] = 0
 
@@ -89,13 +88,13 @@ class RNNSettings(RecurrentSettings):
 
 
 class LSTMSettings(RecurrentSettings):
-    """A recurrent network with gates."""
+    """A long short-term memory network."""
 
     name: Literal["lstm"] = "lstm"
 
 
 class TransformerSettings(SequenceSettings):
-    """See `reverie.nets.sequence.Decoder`; context: tokens of a text that it sees at a time."""
+    """See `reverie.nets.sequence.Decoder`; context: length of the attention window for text, in tokens."""
 
     name: Literal["transformer"] = "transformer"
     layers: Layers = 4
@@ -106,7 +105,7 @@ class TransformerSettings(SequenceSettings):
 
 
 def sequence_net(settings: SequenceSettings, length: int) -> SequenceNet:
-    """Make the network for sequences of so many numbers."""
+    """Build the network for sequences of a length."""
     size = settings.dim, settings.layers
     if isinstance(settings, TransformerSettings):
         return Decoder(*size, settings.heads, settings.positions, length, settings.norm, settings.dropout)
@@ -114,7 +113,7 @@ def sequence_net(settings: SequenceSettings, length: int) -> SequenceNet:
 
 
 def build_autoregressive(settings: AutoregressiveSettings, shape: tuple[int, ...], labels: int, seed: int) -> Autoregressive:
-    """Make the model that settings describe, with weights drawn from the seed."""
+    """Build the model with weights initialized from the seed."""
     assert settings.codec is not None and settings.decoder is not None
     codec = build(CODECS, settings.codec, "codec")
     observation = OBSERVATIONS[settings.decoder](codec.levels)
@@ -130,7 +129,7 @@ def build_autoregressive(settings: AutoregressiveSettings, shape: tuple[int, ...
 
 
 def build_language(settings: SequenceSettings, shape: tuple[int, ...], seed: int) -> NeuralLanguageModel:
-    """Make the language model that settings describe, with weights drawn from the seed."""
+    """Build the language model with weights initialized from the seed."""
     assert settings.tokenizer is not None
     limit = settings.context if isinstance(settings, TransformerSettings) else None
     with torch.random.fork_rng(devices=[]):

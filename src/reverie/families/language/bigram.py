@@ -1,4 +1,4 @@
-"""The smallest language model: how often each token follows each other one."""
+"""The bigram language model: the frequency of each token after each other token."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from reverie.families.model import FittedModel
 from reverie.nets.sequence import State
 from reverie.text.tokenizer import Tokenizer
 
-SMOOTHING = 0.1  # how often every pair is taken to have been seen, beside how often it was
+SMOOTHING = 0.1  # pseudo-count of every pair
 
 
 class Bigram(LanguageModel, FittedModel):
-    """p(x_i = b | x_{i-1} = a) = (count(a, b) + s p(b) V) / (count(a) + s V), with the frequency p(b) of a token alone.
+    """p(x_i = b | x_{i-1} = a) = (count(a, b) + s p(b) V) / (count(a) + s V), with the unigram frequency p(b).
 
-    The last row of the table is what is said of the first token.
+    The last row of the table is the distribution of the first token.
     """
 
     def __init__(self, tokenizer: Tokenizer, shape: tuple[int, ...], begins: bool) -> None:
@@ -29,15 +29,15 @@ class Bigram(LanguageModel, FittedModel):
         self.table = nn.Buffer(torch.zeros(tokenizer.size + 1, tokenizer.size))
 
     def fit(self, data: Dataset, seed: int) -> Iterator[float]:
-        """Count the pairs of the training text, and yield what a token of it costs in nats."""
+        """Count the pairs of the training text, and yield the mean negative log-likelihood per token in nats."""
         assert isinstance(data.x, TextWindows)
         size = self.tokenizer.size
         ids = torch.from_numpy(self.tokens(data.x.codes)).long()
-        alone = torch.bincount(ids, minlength=size).double() + SMOOTHING
-        alone /= alone.sum()
+        unigram = torch.bincount(ids, minlength=size).double() + SMOOTHING
+        unigram /= unigram.sum()
         pairs = torch.bincount(ids[:-1] * size + ids[1:], minlength=size * size).reshape(size, size).double()
-        chance = (pairs + SMOOTHING * size * alone) / (pairs.sum(1, keepdim=True) + SMOOTHING * size)
-        table = torch.cat([chance, alone[None]]).log()
+        chance = (pairs + SMOOTHING * size * unigram) / (pairs.sum(1, keepdim=True) + SMOOTHING * size)
+        table = torch.cat([chance, unigram[None]]).log()
         self.table.copy_(table)
         yield float(-table[ids[:-1], ids[1:]].mean()) if len(ids) > 1 else math.log(size)
 

@@ -1,4 +1,4 @@
-"""The smallest language models as families: pairs of tokens, and a network that sees the last few."""
+"""Small language models as families: a bigram table, and an MLP over the last few tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from reverie.nets.sequence import FixedContext
 
 
 class LanguageFamily(Family[Any]):
-    """What families of texts alone share."""
+    """Families of text only."""
 
     kinds: ClassVar[tuple[Kind, ...]] = ("text",)
     likelihood: ClassVar[Likelihood] = "exact"
@@ -35,59 +35,58 @@ class LanguageFamily(Family[Any]):
     can: ClassVar[frozenset[str]] = frozenset()
 
     def matches(self, settings: Any, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
-        """Tell whether an option, as it was given, is what settings have already."""
+        """Return whether a requested option equals the setting."""
         if key == "tokenizer":
             return same_tokenizer(settings.tokenizer, value)
         return super().matches(settings, key, value, shape, labels)
 
 
 class BigramFamily(LanguageFamily):
-    """Pairs of tokens, counted."""
+    """Bigram tables."""
 
     name = "bigram"
-    summary = "How often each token of a text follows each other one: the least language model to beat; exact likelihood."
+    summary = "A bigram table: how often each token follows each other one. The simplest baseline for text; exact likelihood."
     settings = BigramSettings
     learns_by_steps: ClassVar[bool] = False
 
     def plan(self, request: PlanRequest) -> FamilyPlan[BigramSettings]:
-        """Learn the tokens."""
-        tokenizer, found = train_tokenizer(request, request.requested.get("tokenizer"))
+        """Train the tokenizer."""
+        tokenizer, settings_table = train_tokenizer(request, request.requested.get("tokenizer"))
         if tokenizer.size > MOST_TABLE:
             raise UserError(
-                f"the pairs of {tokenizer.size:,} tokens are too many to count; at most {MOST_TABLE:,} are possible"
+                f"too many tokens for a table of pairs: {tokenizer.size:,}, limit {MOST_TABLE:,}; give a smaller --tokenizer"
             )
-        settings = BigramSettings.model_validate(found)
-        kept = {key: value for key, value in request.training.items() if key not in ("minutes", "steps")}
-        said = f"{self.name}: pairs of {describe_tokenizer(tokenizer)}, counted"
-        return FamilyPlan(settings, {**kept, "steps": 1, "batch": min(len(request.train), 10**6)}, (said,))
+        settings = BigramSettings.model_validate(settings_table)
+        training = {key: value for key, value in request.training.items() if key not in ("minutes", "steps")}
+        reason = f"{self.name}: table of pairs of {describe_tokenizer(tokenizer)}"
+        return FamilyPlan(settings, {**training, "steps": 1, "batch": min(len(request.train), 10**6)}, (reason,))
 
     def build(self, settings: BigramSettings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
-        """Make the model."""
+        """Build the model."""
         return Bigram(settings.tokenizer.build(), shape, settings.begins)
 
 
 class FixedContextFamily(LanguageFamily, PlannedFamily[FixedContextSettings]):
-    """A network that sees the last few tokens."""
+    """MLPs over the last few tokens."""
 
     name = "mlp-lm"
-    summary = "A dense network that sees the vectors of the last few tokens of a text (Bengio et al. 2003); exact likelihood."
+    summary = "An MLP over the embeddings of the last few tokens of a text (Bengio et al. 2003); exact likelihood."
     settings = FixedContextSettings
     data_dependent: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
     training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 3e-3}
 
     def default_settings(self, request: PlanRequest, codec: Mapping[str, Any]) -> dict[str, Any]:
-        """Learn the tokens."""
+        """Train the tokenizer."""
         return train_tokenizer(request, request.requested.get("tokenizer"))[1]
 
     def describe_settings(self, settings: FixedContextSettings) -> str:
-        """Say in one line what was chosen."""
+        """Return the settings as one line."""
         tokens = describe_tokenizer(settings.tokenizer.build())
-        return (
-            f"{self.name}: {settings.hidden} units that see {settings.context} of {tokens}, vectors of {settings.dim} numbers"
-        )
+        context = f"context {settings.context} of {tokens}"
+        return f"{self.name}: {settings.hidden} hidden units, {context}, embedding width {settings.dim}"
 
     def build(self, settings: FixedContextSettings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
-        """Make the model, with weights drawn from the seed."""
+        """Build the model with weights initialized from the seed."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             net = FixedContext(settings.dim, settings.context, settings.hidden, settings.dropout)

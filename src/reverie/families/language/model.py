@@ -1,4 +1,4 @@
-"""What language models share: text as tokens, an exact likelihood, and writing token by token after a prompt."""
+"""Language models: tokenized text, an exact likelihood, and sampling token by token after a prompt."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from reverie.families.model import Model, SamplingInputs
 from reverie.nets.sequence import State
 from reverie.text.tokenizer import END, Tokenizer, utf8
 
-NONE = -1  # in place of a token: there is none
-METRIC_TEXTS = 64  # windows, at most, of which held-out figures are the mean
-TOKENS_AT_ONCE = 2**13  # that are looked at together when the likelihood is measured
-CHUNK = 4096  # tokens after which a model that remembers goes on from its state
-PIECE = 512  # characters of a text whose cost is one number of those that an error is told by
-MOST_LENGTH = 10**6  # characters of a sample, and of a prompt
+NONE = -1  # padding after the last token
+METRIC_TEXTS = 64  # windows, at most, for held-out metrics
+TOKENS_AT_ONCE = 2**13  # tokens per evaluated batch
+CHUNK = 4096  # tokens per call of a recurrent model, which then continues from its state
+PIECE = 512  # characters of the pieces of text from which a standard error is estimated
+MOST_LENGTH = 10**6  # characters of samples and prompts
 UNIT = "bits/character"
-DRAWN = 64  # uniform numbers that are drawn at a time, one for each token
+DRAWN = 64  # uniform numbers generated at a time, one per token
 
 
 @dataclass(frozen=True)
 class TextCost:
-    """What a text costs, in bits for each character and each byte, with the standard error over its pieces."""
+    """Negative log-likelihood of a text in bits per character and per byte, with the standard error over pieces."""
 
     bits: float
     error: float
@@ -52,9 +52,9 @@ class TextCost:
 class LanguageModel(Model):
     """log p(x) = sum_i log p(x_i | x_1 .. x_{i-1}) of the tokens of a text.
 
-    limit: of how many tokens it knows at most, None where its state tells of all; where a text is longer, the model begins
-    anew with the later half of them as its past.  begins: whether the data are several texts, so that a sample is a whole one.
-    Data in user units are codes of characters, see `reverie.data.text_windows`; in model units tokens, NONE after the last.
+    limit: length of the context in tokens, None for recurrent models; at the end of the context, the model restarts with the
+    later half as its past.  begins: whether the data are several texts, so that a sample is a whole one.  User units are
+    character codes, see `reverie.data.text_windows`; model units are tokens, padded with NONE.
     """
 
     def __init__(self, tokenizer: Tokenizer, shape: tuple[int, ...], limit: int | None, begins: bool) -> None:
@@ -63,13 +63,13 @@ class LanguageModel(Model):
 
     @abstractmethod
     def logits(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return what is said of the token after each, (B, n, V); without a state also of the first, (B, n + 1, V).
+        """Return the logits of the token after each, (B, n, V); without a state also of the first, (B, n + 1, V).
 
         ids: (B, n) int64.
         """
 
     def tokens(self, codes: np.ndarray) -> np.ndarray:
-        """Return the tokens of codes of characters, with END where a text ends: (n,) int32."""
+        """Return the tokens of character codes, with END at the end of a text: (n,) int32."""
         ends = np.flatnonzero(codes == END_OF_TEXT)
         if not len(ends):
             return self.tokenizer.encode(text_of(codes))
@@ -78,12 +78,12 @@ class LanguageModel(Model):
         return np.concatenate([parts[0], *(piece for part in parts[1:] for piece in (end, part))])
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the tokens of texts, NONE after the last of each: (B, n) int64.  x: (B, W) codes of characters."""
+        """Return the tokens of texts, padded with NONE: (B, n) int64.  x: (B, W) character codes."""
         rows = [torch.from_numpy(self.tokens(row)).long() for row in x.cpu().numpy()]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=NONE).to(x.device)
 
     def decode(self, z: Tensor) -> Tensor:
-        """Return the codes of characters that tokens spell, END_OF_TEXT after the last of each: (B, W)."""
+        """Return the character codes of tokens, padded with END_OF_TEXT: (B, W)."""
         rows = [torch.from_numpy(self._codes(row)) for row in z.cpu().numpy()]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=END_OF_TEXT).to(z.device)
 
@@ -94,13 +94,13 @@ class LanguageModel(Model):
         return np.frombuffer(end.join(spelled), np.int32).astype(np.int64)
 
     def log_tokens(self, ids: Tensor) -> Tensor:
-        """Return log p of each token given those before it: (B, n), 0 for NONE.  ids: (B, n), NONE after the last."""
+        """Return log p of each token given those before it: (B, n), 0 for NONE.  ids: (B, n), padded with NONE."""
         known = ids.clamp_min(0)
         whole = self.limit is None or ids.shape[1] <= self.limit
         return (self._in_order(known) if whole else self._in_windows(known, self.limit or 1)).where(ids != NONE, 0.0)
 
     def _in_order(self, ids: Tensor) -> Tensor:
-        """Return log p of each token, going on from the state after every CHUNK of them."""
+        """Return log p of each token, continuing from the state after every CHUNK tokens."""
         last = ids.shape[1] - 1
         if last < 0:
             return torch.zeros(ids.shape, device=ids.device)
@@ -112,21 +112,21 @@ class LanguageModel(Model):
         return torch.cat(parts, 1)
 
     def _in_windows(self, ids: Tensor, limit: int) -> Tensor:
-        """Return log p of each token of a text that is longer than the model sees: it begins anew, with half as its past."""
+        """Return log p of each token of a text longer than the context, in windows that overlap by half."""
         count, half = len(ids), limit // 2
         parts = [self._in_order(ids[:, :limit])]
         starts = list(range(limit - half, ids.shape[1] - half, limit - half))
         full = [s for s in starts if s + limit <= ids.shape[1]]
         for k in range(0, len(full), step := max(1, TOKENS_AT_ONCE // (limit * count))):
             some = torch.cat([ids[:, s : s + limit] for s in full[k : k + step]])
-            found = self._in_order(some)[:, half:].reshape(-1, count, limit - half)
-            parts.append(found.transpose(0, 1).reshape(count, -1))
+            log_p = self._in_order(some)[:, half:].reshape(-1, count, limit - half)
+            parts.append(log_p.transpose(0, 1).reshape(count, -1))
         parts += [self._in_order(ids[:, s:])[:, half:] for s in starts[len(full) :]]
         return torch.cat(parts, 1)
 
     @torch.no_grad()
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
-        """Return log p of each text, exactly, in nats.  x: (B, W) codes of characters."""
+        """Return log p of each text, exactly, in nats.  x: (B, W) character codes."""
         parts = []
         for part in x.to(self.device).split(max(1, TOKENS_AT_ONCE // x.shape[1])):
             parts.append(self.log_tokens(self.encode(part)).double().sum(1).cpu())
@@ -135,57 +135,57 @@ class LanguageModel(Model):
 
     @torch.no_grad()
     def cost(self, texts: Sequence[str]) -> TextCost:
-        """Return what texts cost, each from its beginning to its end, in the order they are in.
+        """Return the negative log-likelihood of texts, each from its beginning to its end, in the given order.
 
         The error is the standard error over pieces of about PIECE characters, each in what comes before it.
         """
         ids = np.concatenate([part for text in texts for part in (np.array([END], np.int32), self.tokenizer.encode(text))])
         ids = ids if self.begins else ids[1:]
-        found = self.log_tokens(torch.from_numpy(ids).long()[None].to(self.device))[0].double().cpu()
+        log_p = self.log_tokens(torch.from_numpy(ids).long()[None].to(self.device))[0].double().cpu()
         characters = sum(map(len, texts))
         size = max(1, round(PIECE * len(ids) / max(1, characters)))
-        pieces = torch.stack([part.sum() for part in found.split(size)][: max(1, len(found) // size)])
+        pieces = torch.stack([part.sum() for part in log_p.split(size)][: max(1, len(log_p) // size)])
         error = mean_and_error(-pieces / math.log(2) / (characters * size / len(ids)))[1]
-        nats = -float(found.sum())
+        nats = -float(log_p.sum())
         per_byte = nats / math.log(2) / max(1, sum(len(utf8(text)) for text in texts))
         return TextCost(nats / math.log(2) / max(1, characters), error or 0.0, per_byte, nats, len(ids), characters)
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return what windows of text that were not trained on cost, in bits for each character."""
+        """Return the negative log-likelihood of held-out windows of text, in bits per character."""
         x, _ = data.batch(evenly_spaced_indices(len(data), METRIC_TEXTS))
-        found = self.log_prob(x, None, torch.empty(0))
-        return {"held_out": -float(found.nats.mean()) / (found.size * math.log(2)), "unit": UNIT}
+        log_prob = self.log_prob(x, None, torch.empty(0))
+        return {"held_out": -float(log_prob.nats.mean()) / (log_prob.size * math.log(2)), "unit": UNIT}
 
     def facts(self) -> dict[str, Any]:
-        """Return plain facts of the model."""
+        """Return values for `reverie inspect`."""
         return {**super().facts(), "tokenizer": self.tokenizer.name, "vocabulary": self.tokenizer.size}
 
     def summary_line(self) -> str:
-        """Say how large the model is, and what its tokens are."""
+        """Return the size of the model and of its vocabulary as one line."""
         return f"{super().summary_line()}; {self.tokenizer.size:,} tokens ({self.tokenizer.name})"
 
     def prompt_tokens(self, prompt: str | None) -> list[int]:
-        """Return the tokens that a sample goes on from: those of a prompt, after the end of a text where there are many."""
+        """Return the tokens before a sample: those of the prompt, after END for data of several texts."""
         if prompt is not None and len(prompt) > MOST_LENGTH:
-            raise UserError(f"a prompt has at most {MOST_LENGTH:,} characters, got {len(prompt):,}")
+            raise UserError(f"the prompt has {len(prompt):,} characters, and at most {MOST_LENGTH:,} are allowed; shorten it")
         return [END] * self.begins + [int(k) for k in self.tokenizer.encode(prompt or "")]
 
     @torch.no_grad()
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
-        """Write texts token by token; a frame has the tokens so far, those of the prompt among them."""
+        """Sample text token by token; a frame has the tokens so far, including the prompt."""
         options = inputs.options
         choice = TokenSampling.of(options)
         length = self.shape[0] if options.get("length") is None else options["length"]
         if not 1 <= length <= MOST_LENGTH:
-            raise UserError(f"the length of a text is from 1 up to {MOST_LENGTH:,} characters, got {length:,}")
+            raise UserError(f"--length must be between 1 and {MOST_LENGTH:,} characters, got {length:,}")
         past = torch.tensor([self.prompt_tokens(options.get("prompt"))], dtype=torch.int64, device=self.device)
         ids, noise, count = past.expand(len(inputs.seeds), -1), Noise(inputs.seeds), len(inputs.seeds)
         letters = torch.tensor([len(piece.decode("utf-8", "ignore")) for piece in self.tokenizer.pieces], device=self.device)
         letters[1:].clamp_(min=1)
         written = torch.zeros(count, dtype=torch.int64, device=self.device)
         over = torch.zeros(count, dtype=torch.bool, device=self.device)
-        y, state = self._begun(ids)
+        y, state = self._start(ids)
         for k in itertools.count():
             if k % DRAWN == 0:
                 numbers = noise.uniform(DRAWN, self.device)[0]
@@ -198,13 +198,13 @@ class LanguageModel(Model):
             if done == length:
                 return
             if self.limit is not None and state.length >= self.limit:
-                y, state = self._begun(ids.clamp_min(0)[:, -(self.limit // 2) :])
+                y, state = self._start(ids.clamp_min(0)[:, -(self.limit // 2) :])
             else:
                 y, state = self.logits(token.clamp_min(0)[:, None], state)
                 y = y[:, -1]
 
-    def _begun(self, ids: Tensor) -> tuple[Tensor, State]:
-        """Return what is said of the token after some, and the state; of more than the model sees the later half is taken."""
+    def _start(self, ids: Tensor) -> tuple[Tensor, State]:
+        """Return the logits after a prompt, and the state; of prompts longer than the context the later half is used."""
         if self.limit is not None and ids.shape[1] >= self.limit:
             ids = ids[:, -(self.limit // 2) :]
         y, state = self.logits(ids[:, :CHUNK], None)
@@ -217,5 +217,5 @@ class LanguageModel(Model):
 
 
 def _log_of(y: Tensor, ids: Tensor) -> Tensor:
-    """Return log p of tokens by what is said of them: (B, n).  y: (B, n, V)."""
+    """Return log p of tokens by their logits: (B, n).  y: (B, n, V)."""
     return y.float().log_softmax(-1).gather(-1, ids[..., None])[..., 0]

@@ -1,4 +1,4 @@
-"""Language models that learn by steps: a table of vectors, a sequence network, and a line to the logits of the next token."""
+"""Neural language models: an embedding, a sequence network, and a linear map to the logits of the next token."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from reverie.nets.embedding import random_vectors
 from reverie.nets.sequence import SequenceNet, State
 from reverie.text.tokenizer import Tokenizer
 
-BEGIN_CHARACTERS = 2**18  # of the training text, at most, whose tokens the first weights are told by
+BEGIN_CHARACTERS = 2**18  # of the training text, at most, for the initial bias
 
 
 class NeuralLanguageModel(LanguageModel, TrainedModel):
-    """y_i = D net(start, C x_1, .., C x_{i-1}) + b, with a vector C x for each token, the same at all places.
+    """y_i = D net(start, C x_1, .., C x_{i-1}) + b, with an embedding C x of each token.
 
-    tied: D = Cᵀ (arXiv:1608.05859), so that tokens that are alike are written alike.
+    tied: D = Cᵀ (arXiv:1608.05859), so that similar tokens have similar logits.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class NeuralLanguageModel(LanguageModel, TrainedModel):
 
     @torch.no_grad()
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
-        """Let every token begin as often as it is without the others."""
+        """Initialize the bias with the frequency of tokens."""
         assert isinstance(data.x, TextWindows)
-        found = torch.from_numpy(self.tokens(data.x.codes[:BEGIN_CHARACTERS])).long()
-        counts = torch.bincount(found, minlength=self.tokenizer.size) + 1.0
+        ids = torch.from_numpy(self.tokens(data.x.codes[:BEGIN_CHARACTERS])).long()
+        counts = torch.bincount(ids, minlength=self.tokenizer.size) + 1.0
         self.bias.copy_((counts / counts.sum()).log())
 
     def inputs(self, ids: Tensor) -> Tensor:
-        """Return the vectors of tokens after that of the start: (B, n + 1, dim).  ids: (B, n)."""
+        """Return the start vector and the embeddings of tokens: (B, n + 1, dim).  ids: (B, n)."""
         return torch.cat([self.start.expand(len(ids), 1, -1), self.embed(ids)], 1)
 
     def logits(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
@@ -59,7 +59,7 @@ class NeuralLanguageModel(LanguageModel, TrainedModel):
         return functional.linear(h, weight, self.bias), after
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return what each text costs, in nats for each token: (B,)."""
+        """Return the negative log-likelihood of each text in nats per token: (B,)."""
         ids = self.encode(x)
         with seeded_dropout(self.net, mix_seed(seed, 3)):
             return -self.log_tokens(ids).sum(1) / (ids != NONE).sum(1)

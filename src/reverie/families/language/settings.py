@@ -1,4 +1,4 @@
-"""What a language model is made of, as part of the table [family] of config.toml."""
+"""Settings of language models: part of the table [family] of config.toml."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from reverie.text.tokenizer import Tokenizer
 from reverie.text.tokenizer_table import TokenizerTable
 
 Context = Annotated[int, Field(ge=1, le=2**20)]
-MOST_TABLE = 2**13  # tokens whose pairs are counted
+MOST_TABLE = 2**13  # tokens of a bigram table
 
 
 class TextSettings(FamilySettings):
-    """tokenizer: how text becomes tokens, learned from the training text; begins: whether the data are several texts."""
+    """tokenizer: trained on the training text; begins: whether the data are several texts."""
 
     tokenizer: TokenizerTable
     begins: bool = False
 
 
 class BigramSettings(TextSettings):
-    """A table of pairs."""
+    """A bigram table."""
 
     name: Literal["bigram"] = "bigram"
 
 
 class FixedContextSettings(TextSettings):
-    """context: of how many tokens it knows; hidden: units between them and the next; see `nets.sequence.FixedContext`."""
+    """context: tokens that the MLP sees; hidden: width of its hidden layer; see `nets.sequence.FixedContext`."""
 
     name: Literal["mlp-lm"] = "mlp-lm"
     dim: Annotated[int, Field(ge=1, le=8192)] = 64
@@ -44,31 +44,31 @@ class FixedContextSettings(TextSettings):
 
 
 def training_text(data: Dataset) -> TextWindows:
-    """Return the text that data are windows of."""
+    """Return the text whose windows the data are."""
     if not isinstance(data.x, TextWindows):
-        raise UserError(f"{data.name} holds {data.kind}, and a language model takes text")
+        raise UserError(f"a language model needs text, and {data.name} has {data.kind}; give text data, or another --family")
     return data.x
 
 
 def train_tokenizer(request: PlanRequest, requested: Any) -> tuple[Tokenizer, dict[str, Any]]:
-    """Return the tokenizer that is asked for, learned from the training text, and the settings that follow from both."""
+    """Return the requested tokenizer, trained on the training text, and the settings that depend on it."""
     train = training_text(request.train)
     texts = train.texts()
-    request.progress("learning tokens", 0, 1)
+    request.progress("training tokenizer", 0, 1)
     tokenizer = learn_tokenizer(texts, requested or "characters")
-    request.progress("learning tokens", 1, 1)
+    request.progress("training tokenizer", 1, 1)
     return tokenizer, {"tokenizer": TokenizerTable.of(tokenizer).model_dump(), "begins": len(texts) > 1}
 
 
 def same_tokenizer(table: TokenizerTable, requested: str | Spec | None) -> bool:
-    """Tell whether a tokenizer that was learned is the one that is asked for."""
+    """Return whether a trained tokenizer is the requested one."""
     if requested is None:
         return True
-    asked = complete(TOKENIZERS, requested, "tokenizer")
-    size = asked.get("size")
-    return asked["name"] == table.name and (size is None or table.build().size <= size)
+    spec = complete(TOKENIZERS, requested, "tokenizer")
+    size = spec.get("size")
+    return spec["name"] == table.name and (size is None or table.build().size <= size)
 
 
 def describe_tokenizer(tokenizer: Tokenizer) -> str:
-    """Say what the tokens are."""
+    """Describe the tokenizer."""
     return f"{tokenizer.size:,} tokens ({format_spec(tokenizer.name)})"

@@ -1,4 +1,4 @@
-"""How the next token is chosen by what is said of it: temperature, the likeliest k, the likeliest share p."""
+"""Sampling of the next token from logits: temperature, top-k and top-p."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from reverie.base.errors import UserError
 
-# The options of sampling text, and what each is when it is not given.
+# Options of sampling text, with defaults.
 OPTIONS: Mapping[str, Any] = {"prompt": None, "temperature": None, "top_k": None, "top_p": 1.0, "length": None}
-PAIR_OPTIONS: Mapping[str, Any] = {**OPTIONS, "beams": None}  # those of answering
+PAIR_OPTIONS: Mapping[str, Any] = {**OPTIONS, "beams": None}  # of sequence-to-sequence models
 HOTTEST = 100.0
 
 
 @dataclass(frozen=True)
 class TokenSampling:
-    """p_i ~ exp(y_i / temperature) among the k likeliest, and of these the fewest whose share is at least p.
+    """p_i ~ exp(y_i / temperature) among the k most likely tokens, and of these the smallest set with probability p.
 
     (arXiv:1805.04833 and arXiv:1904.09751.)  A temperature of 0 takes the likeliest.
     """
@@ -29,16 +29,16 @@ class TokenSampling:
     top_p: float = 1.0
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], usual: float = 1.0) -> TokenSampling:
-        """Return the choice that options ask for; refuse what has no meaning.  usual: the temperature when nothing is said."""
-        asked = options.get("temperature")
-        made = cls(usual if asked is None else asked, options.get("top_k"), options.get("top_p", 1.0))
+    def of(cls, options: Mapping[str, Any], default: float = 1.0) -> TokenSampling:
+        """Return the sampling that options describe; raise a UserError for invalid values.  default: of the temperature."""
+        temperature = options.get("temperature")
+        made = cls(default if temperature is None else temperature, options.get("top_k"), options.get("top_p", 1.0))
         if not 0 <= made.temperature <= HOTTEST:
-            raise UserError(f"the temperature lies from 0, always the likeliest, up to {HOTTEST:g}, got {made.temperature}")
+            raise UserError(f"--temperature must be between 0 (greedy) and {HOTTEST:g}, got {made.temperature}")
         if made.top_k is not None and made.top_k < 1:
-            raise UserError(f"--top-k keeps at least 1 token, got {made.top_k}")
+            raise UserError(f"--top-k must be at least 1, got {made.top_k}")
         if not 0 < made.top_p <= 1:
-            raise UserError(f"--top-p keeps a share above 0 and at most 1, got {made.top_p}")
+            raise UserError(f"--top-p must be above 0 and at most 1, got {made.top_p}")
         return made
 
     def probabilities(self, y: Tensor) -> Tensor:
@@ -52,16 +52,16 @@ class TokenSampling:
         p = y.softmax(1)
         if self.top_p < 1:
             ordered, order = p.sort(1, descending=True)
-            kept = ordered.cumsum(1) - ordered < self.top_p  # the first is always kept
+            kept = ordered.cumsum(1) - ordered < self.top_p  # always keeps the first
             p = torch.zeros_like(p).scatter(1, order, ordered * kept)
             p = p / p.sum(1, keepdim=True)
         return p
 
     def __call__(self, y: Tensor, u: Tensor) -> Tensor:
-        """Return the token of each row that a uniform number stands for: (B,).  u: (B, 1)."""
+        """Return the token of each row by inversion of a uniform number: (B,).  u: (B, 1)."""
         p = self.probabilities(y)
         ladder = p.to(u.dtype).cumsum(1)
         chosen = (ladder <= u * ladder[:, -1:]).sum(1)
-        # rounding may lead past the last token that has any probability
+        # rounding may lead past the last token with positive probability
         last = p.shape[1] - 1 - (p > 0).flip(1).to(torch.int8).argmax(1)
         return torch.minimum(chosen, last)

@@ -1,4 +1,4 @@
-"""A model of answers: p(target | source) token by token, exactly, and answers by drawing, greedily or by beam search."""
+"""Sequence-to-sequence models: exact p(target | source), and answers by sampling, greedily or by beam search."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ from reverie.nets.sequence import State
 from reverie.text.tokenizer import END, Tokenizer
 
 UNIT = "nats/token"
-METRIC_PAIRS = 512  # pairs, at most, of which held-out figures are the mean
-PAIRS_AT_ONCE = 256  # that are looked at together
-BEGIN_PAIRS = 4096  # training pairs, at most, by whose tokens the first weights go
-MOST_PROMPT = 4096  # characters of a source that is asked for
+METRIC_PAIRS = 512  # pairs, at most, for held-out metrics
+PAIRS_AT_ONCE = 256  # pairs per evaluated batch
+BEGIN_PAIRS = 4096  # training pairs, at most, for the initial bias
+MOST_PROMPT = 4096  # characters of a source
 MOST_BEAMS = 256
-SPARE = 8  # tokens beyond twice the longer of source and training data that an answer may have
+SPARE = 8  # an answer has at most twice the tokens of the longer of source and training data, plus these
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A text that answers a source, and log p(text | source) in nats; ended: whether the model ended it itself."""
+    """An answer to a source, with log p(text | source) in nats; ended: whether the model ended it."""
 
     text: str
     log_prob: float
@@ -53,7 +53,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class PairCost:
-    """What targets cost, given their sources, in nats for each token and its standard error over pairs."""
+    """Negative log-likelihood of targets given their sources, in nats per token, with the standard error over pairs."""
 
     nats_per_token: float
     error: float
@@ -67,7 +67,7 @@ class PairModel(TrainedModel):
 
     p(y_t = v | ..) = softmax_v(D net(x, start, C y_1, .., C y_{t-1}) + b), with a vector C v for each token, in sources as in
     targets.  User units: codes of characters (B, 2, W), see `reverie.data.text_pairs`; in model units tokens (B, 2, n),
-    NONE after the last.  examples: how many sources of the training data it keeps, to answer where none is asked.
+    padded with NONE.  examples: number of stored sources of the training data, answered where no source is given.
     """
 
     def __init__(self, net: EncoderDecoder, tied: bool, tokenizer: Tokenizer, shape: tuple[int, ...], examples: int) -> None:
@@ -85,7 +85,7 @@ class PairModel(TrainedModel):
 
     @torch.no_grad()
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
-        """Let every token begin as often as it is in targets, and keep some sources."""
+        """Initialize the bias with the frequency of tokens in targets, and store some sources."""
         z = self.encode(data.batch(evenly_spaced_indices(len(data), BEGIN_PAIRS))[0])[:, 1]
         counts = torch.bincount(z[z != NONE], minlength=self.tokenizer.size) + 1.0
         counts[END] += len(z)
@@ -93,14 +93,14 @@ class PairModel(TrainedModel):
         self.examples.copy_(data.batch(evenly_spaced_indices(len(data), len(self.examples)))[0][:, 0])
 
     def encode(self, x: Tensor) -> Tensor:
-        """Return the tokens of sources and targets, NONE after the last of each: (B, 2, n) int64."""
+        """Return the tokens of sources and targets, padded with NONE: (B, 2, n) int64."""
         rows = x.flatten(0, 1).cpu().numpy()
         lengths = (rows != END_OF_TEXT).sum(1)
-        found = [torch.from_numpy(self.tokenizer.encode(text_of(r[:n]))).long() for r, n in zip(rows, lengths, strict=True)]
-        return pad_sequence(found, batch_first=True, padding_value=NONE).reshape(len(x), 2, -1).to(x.device)
+        ids = [torch.from_numpy(self.tokenizer.encode(text_of(r[:n]))).long() for r, n in zip(rows, lengths, strict=True)]
+        return pad_sequence(ids, batch_first=True, padding_value=NONE).reshape(len(x), 2, -1).to(x.device)
 
     def decode(self, z: Tensor) -> Tensor:
-        """Return the codes of characters that tokens spell, END_OF_TEXT after the last of each: (B, 2, W), W as of the data."""
+        """Return the character codes of tokens, padded with END_OF_TEXT: (B, 2, W), W at least that of the data."""
         spelled = [codes_of(self.spelled(row)) for row in z.flatten(0, 1).cpu().numpy()]
         width = max(self.shape[1], *map(len, spelled))
         rows = np.full((len(spelled), width), END_OF_TEXT, np.int64)
@@ -109,55 +109,55 @@ class PairModel(TrainedModel):
         return torch.from_numpy(rows).reshape(len(z), 2, -1).to(z.device)
 
     def spelled(self, ids: np.ndarray | Sequence[int]) -> str:
-        """Return what tokens spell; ends, and none, are nothing."""
+        """Return the text of tokens, without END and NONE."""
         return self.tokenizer.decode(int(k) for k in ids if k > END)
 
     def read(self, sources: Tensor) -> Memory:
-        """Read sources, each with its end.  sources: (B, S) tokens, NONE after the last of each."""
+        """Encode sources, each with its end.  sources: (B, S) tokens, padded with NONE."""
         closed = functional.pad(sources, (0, 1), value=NONE)
         lengths = (sources != NONE).sum(1)
         closed[torch.arange(len(closed), device=closed.device), lengths] = END
         return self.net.encode(self.embed(closed.clamp_min(0)), closed != NONE)
 
     def inputs(self, targets: Tensor) -> Tensor:
-        """Return the vectors of tokens after that of the start: (B, n + 1, dim).  targets: (B, n), NONE after the last."""
+        """Return the start vector and the embeddings of tokens: (B, n + 1, dim).  targets: (B, n), padded with NONE."""
         return torch.cat([self.start.expand(len(targets), 1, -1), self.embed(targets.clamp_min(0))], 1)
 
     def logits(self, memory: Memory, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return what is said of the token after each, (B, n, V); without a state also of the first, (B, n + 1, V)."""
+        """Return the logits of the token after each, (B, n, V); without a state also of the first, (B, n + 1, V)."""
         h, after = self.net(memory, self.embed(ids) if state is not None else self.inputs(ids), state)
         weight = self.embed.weight if self.head is None else self.head.weight
         return functional.linear(h, weight, self.bias), after
 
     def log_targets(self, z: Tensor) -> Tensor:
-        """Return log p of each token of targets, the end after them among them, given source and those before: (B, n + 1).
+        """Return log p of each target token and of the end, given the source and the tokens before: (B, n + 1).
 
-        0 where there is no token.  z: (B, 2, n), see `encode`.
+        0 for padding.  z: (B, 2, n), see `encode`.
         """
         targets = z[:, 1, : max(1, int((z[:, 1] != NONE).sum(1).max()))]
         count = (targets != NONE).sum(1, keepdim=True)
         truth = functional.pad(targets, (0, 1), value=NONE).scatter(1, count, END)
         sources = z[:, 0, : max(1, int((z[:, 0] != NONE).sum(1).max()))]
         y, _ = self.logits(self.read(sources), targets, None)
-        found = -functional.cross_entropy(y.flatten(0, 1).float(), truth.flatten(), ignore_index=NONE, reduction="none")
-        return found.reshape(truth.shape)
+        loss = functional.cross_entropy(y.flatten(0, 1).float(), truth.flatten(), ignore_index=NONE, reduction="none")
+        return -loss.reshape(truth.shape)
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return what each target costs, in nats for each token: (B,)."""
+        """Return the negative log-likelihood of each target in nats per token: (B,)."""
         z = self.encode(x)
         with seeded_dropout(self.net, mix_seed(seed, 3)):
             return -self.log_targets(z).sum(1) / ((z[:, 1] != NONE).sum(1) + 1)
 
     @torch.no_grad()
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
-        """Return log p(target | source) of each pair, exactly, in nats.  x: (B, 2, W) codes of characters."""
+        """Return log p(target | source) of each pair, exactly, in nats.  x: (B, 2, W) character codes."""
         parts = [self.log_targets(self.encode(part.to(self.device))).double().sum(1).cpu() for part in x.split(PAIRS_AT_ONCE)]
         nats = torch.cat(parts)
         return LogProb(nats, torch.zeros_like(nats), 1, "token by token", x[0].numel())
 
     @torch.no_grad()
     def cost(self, x: Tensor) -> PairCost:
-        """Return what targets cost, their ends among them.  x: (B, 2, W) codes of characters."""
+        """Return the negative log-likelihood of targets, including their ends.  x: (B, 2, W) character codes."""
         nats, tokens = list[Tensor](), list[Tensor]()
         for part in x.split(PAIRS_AT_ONCE):
             z = self.encode(part.to(self.device))
@@ -165,50 +165,50 @@ class PairModel(TrainedModel):
             tokens.append(((z[:, 1] != NONE).sum(1) + 1).cpu())
         cost, count = torch.cat(nats), torch.cat(tokens).double()
         each = float(cost.sum() / count.sum())
-        error = mean_and_error((cost - each * count) / count.mean())[1]  # of a ratio, by its linearisation
+        error = mean_and_error((cost - each * count) / count.mean())[1]  # of a ratio, linearised
         return PairCost(each, error or 0.0, float(cost.sum()), int(count.sum()), len(x))
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return what targets that were not trained on cost, in nats for each token."""
+        """Return the negative log-likelihood of held-out targets in nats per token."""
         return {
             "held_out": self.cost(data.batch(evenly_spaced_indices(len(data), METRIC_PAIRS))[0]).nats_per_token,
             "unit": UNIT,
         }
 
     def facts(self) -> dict[str, Any]:
-        """Return plain facts of the model."""
+        """Return values for `reverie inspect`."""
         return {**super().facts(), "tokenizer": self.tokenizer.name, "vocabulary": self.tokenizer.size}
 
     def summary_line(self) -> str:
-        """Say how large the model is, and what its tokens are."""
+        """Return the size of the model and of its vocabulary as one line."""
         return f"{super().summary_line()}; {self.tokenizer.size:,} tokens ({self.tokenizer.name})"
 
     def sources(self, codes: Tensor) -> Tensor:
-        """Return the tokens of sources, NONE after the last of each: (B, S).  codes: (B, W), of characters."""
+        """Return the tokens of sources, padded with NONE: (B, S).  codes: (B, W), of characters."""
         return self.encode(torch.stack([codes, torch.full_like(codes, END_OF_TEXT)], 1))[:, 0]
 
     def source_tokens(self, prompt: str | None, seeds: Tensor) -> Tensor:
-        """Return the tokens of what is to be answered: a prompt, or else an example by each seed, (B, S)."""
+        """Return the tokens of the sources to answer: the prompt, or else a stored source per seed: (B, S)."""
         if prompt is None:
             share = Noise(seeds, draws=2**30).uniform(1)[0][:, 0]
             chosen = self.examples[(share * len(self.examples)).long().to(self.device)].long()
             return self.sources(chosen)
         if len(prompt) > MOST_PROMPT:
-            raise UserError(f"a source has at most {MOST_PROMPT:,} characters, got {len(prompt):,}")
+            raise UserError(f"the source has {len(prompt):,} characters, and at most {MOST_PROMPT:,} are allowed; shorten it")
         ids = torch.from_numpy(self.tokenizer.encode(prompt.strip())).long().to(self.device)
         return ids.expand(len(seeds), -1)
 
     def _limit(self, sources: Tensor, length: int | None) -> int:
         if length is not None and not 1 <= length <= MOST_PROMPT:
-            raise UserError(f"the length of an answer is from 1 up to {MOST_PROMPT:,} characters, got {length:,}")
+            raise UserError(f"--length must be between 1 and {MOST_PROMPT:,} characters, got {length:,}")
         return 2 * max(self.shape[1], sources.shape[1]) + SPARE if length is None else length
 
     @torch.no_grad()
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
-        """Answer token by token, always by the likeliest if nothing is said; a frame has sources and answers so far.
+        """Answer token by token, greedily by default; a frame has sources and answers so far.
 
-        What is answered: the codes of characters in the option `sources`, (B, W), else the prompt, else examples.
+        The sources: the option `sources`, character codes (B, W), else the prompt, else stored sources.
         """
         options = inputs.options
         choice = TokenSampling.of(options, 0.0)
@@ -216,7 +216,7 @@ class PairModel(TrainedModel):
         sources = self.source_tokens(options.get("prompt"), inputs.seeds) if sources is None else self.sources(sources)
         limit = self._limit(sources, options.get("length"))
         if options.get("beams") is not None:
-            yield from self._searched(sources, options, limit)
+            yield from self._beam_search(sources, options, limit)
             return
         noise, memory = Noise(inputs.seeds), self.read(sources)
         written = sources[:, :0]
@@ -236,22 +236,22 @@ class PairModel(TrainedModel):
                 return
             y, state = self.logits(memory, token.clamp_min(0)[:, None], state)
 
-    def _searched(self, sources: Tensor, options: dict[str, Any] | Any, limit: int) -> Iterator[Frame]:
-        """Answer each source by the likeliest that a beam search finds."""
+    def _beam_search(self, sources: Tensor, options: dict[str, Any] | Any, limit: int) -> Iterator[Frame]:
+        """Answer each source by the most likely result of a beam search."""
         if options.get("temperature") is not None or options.get("top_k") is not None or options.get("top_p", 1.0) != 1:
-            raise UserError("a beam search draws nothing; leave --temperature, --top-k and --top-p out, or --beams")
+            raise UserError("--beams does not sample; leave --temperature, --top-k and --top-p out, or --beams")
         rows = list[Tensor]()
         for k, source in enumerate(sources):
             best = self.search(source[source != NONE], options["beams"], limit)[0]
             rows.append(torch.tensor(best.tokens, dtype=torch.int64, device=self.device))
-            found = pad_sequence([*rows, *(rows[0][:0] for _ in sources[k + 1 :])], batch_first=True, padding_value=NONE)
-            yield self._frame(sources, found, k + 1, len(sources))
+            answers = pad_sequence([*rows, *(rows[0][:0] for _ in sources[k + 1 :])], batch_first=True, padding_value=NONE)
+            yield self._frame(sources, answers, k + 1, len(sources))
 
     @torch.no_grad()
     def search(self, source: Tensor, beams: int, limit: int) -> list[Candidate]:
-        """Return the likeliest answers to a source that so many beams find.  source: (S,) tokens."""
+        """Return the candidates of a beam search, the most likely first.  source: (S,) tokens."""
         if not 1 <= beams <= MOST_BEAMS:
-            raise UserError(f"--beams keeps from 1 up to {MOST_BEAMS} candidates, got {beams}")
+            raise UserError(f"--beams must be between 1 and {MOST_BEAMS}, got {beams}")
         memory = self.read(source[None])
 
         def following(ids: Tensor, state: State | None) -> tuple[Tensor, State]:
@@ -262,26 +262,26 @@ class PairModel(TrainedModel):
         return beam_search(following, beams, limit)
 
     def answers(self, source: str, beams: int = 1, length: int | None = None) -> list[Answer]:
-        """Return the likeliest answers to a text that so many beams find, the likeliest first."""
+        """Return the answers of a beam search, the most likely first."""
         ids = self.source_tokens(source, torch.zeros(1, dtype=torch.int64))[0]
-        found = self.search(ids, beams, self._limit(ids[None], length))
-        return [Answer(self.spelled(one.tokens), one.log_prob, one.ended) for one in found]
+        candidates = self.search(ids, beams, self._limit(ids[None], length))
+        return [Answer(self.spelled(one.tokens), one.log_prob, one.ended) for one in candidates]
 
     @torch.no_grad()
     def alignment(self, source: str, target: str | None = None) -> tuple[list[str], list[str], list[Tensor]]:
-        """Return tokens of a source and of a target, or of the greedy answer, and how much these look at those.
+        """Return the tokens of a source and of a target, or of the greedy answer, and the attention weights between them.
 
-        A tensor (heads, T, S) for each layer, the ends of both among the tokens.
+        The weights are a tensor (heads, T, S) per layer; the tokens include the ends.
         """
         ids = self.source_tokens(source, torch.zeros(1, dtype=torch.int64))
         if target is None:
-            told = list(self.search(ids[0], 1, self._limit(ids, None))[0].tokens)
+            target_ids = list(self.search(ids[0], 1, self._limit(ids, None))[0].tokens)
         else:
-            told = [int(k) for k in self.tokenizer.encode(target)]
-        inputs = torch.tensor([told], dtype=torch.int64, device=self.device)
-        found = self.net.attention_weights(self.read(ids), self.inputs(inputs))
-        names = [[self.tokenizer.spelled(int(k)) for k in (*row, END)] for row in (ids[0], told)]
-        return names[0], names[1], [layer[0].cpu() for layer in found]
+            target_ids = [int(k) for k in self.tokenizer.encode(target)]
+        targets = torch.tensor([target_ids], dtype=torch.int64, device=self.device)
+        weights = self.net.attention_weights(self.read(ids), self.inputs(targets))
+        names = [[self.tokenizer.spelled(int(k)) for k in (*row, END)] for row in (ids[0], target_ids)]
+        return names[0], names[1], [layer[0].cpu() for layer in weights]
 
     def _frame(self, sources: Tensor, written: Tensor, done: int, of: int) -> Frame:
         width = max(sources.shape[1], written.shape[1])

@@ -1,4 +1,4 @@
-"""Beam search: the likeliest answers, as far as a few candidates that are kept at a time can find them."""
+"""Beam search for the most likely answers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 from reverie.nets.sequence import State
 from reverie.text.tokenizer import END
 
-Next = Callable[[Tensor, State | None], tuple[Tensor, State]]  # tokens so far or the newest, (K, n); log p of the next, (K, V)
+Next = Callable[[Tensor, State | None], tuple[Tensor, State]]  # all tokens or the newest, (K, n) -> log p of the next, (K, V)
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """Tokens, without the end, and their log-probability with it; ended: whether they ended before there was no room left."""
+    """Tokens without the end, and their log-probability with it; ended: False where the length limit ended them."""
 
     tokens: tuple[int, ...]
     log_prob: float
@@ -24,11 +24,10 @@ class Candidate:
 
 
 def beam_search(following: Next, beams: int, limit: int) -> list[Candidate]:
-    """Return up to `beams` answers, the likeliest first; nothing is made of their lengths.
+    """Return up to `beams` answers, the most likely first, without length normalisation.
 
-    Each step goes on with the likeliest `beams` of all continuations; those that end take one of the places with them.  One
-    beam is greedy, and as many as there are sequences find the likeliest of all.  limit: tokens of an answer, at most, where
-    those that are left are ended.
+    Each step keeps the `beams` most likely continuations of all; finished answers occupy beams.  One beam is greedy; as many
+    beams as sequences find the most likely one.  limit: largest number of tokens, after which answers are ended.
     """
     y, state = following(torch.zeros(1, 0, dtype=torch.int64), None)
     written: list[tuple[int, ...]] = [()]

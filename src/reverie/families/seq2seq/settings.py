@@ -1,4 +1,4 @@
-"""What a model of answers is made of, as the table [family] of config.toml."""
+"""Settings of sequence-to-sequence models: the table [family] of config.toml."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from reverie.text.tokenizer_table import TokenizerTable
 
 
 class PairSettings(FamilySettings):
-    """A network of so many layers of a width, for tokens that are learned from the training pairs.
+    """Size of the network, and a tokenizer trained on the training pairs.
 
-    dropout: share of numbers that are hidden in training; tied: whether tokens are read and written by the same vectors;
-    examples: sources that are kept.
+    dropout: share of values dropped in training; tied: whether input and output embeddings are shared; examples: number of
+    stored sources.
     """
 
     tokenizer: TokenizerTable
@@ -30,14 +30,14 @@ class PairSettings(FamilySettings):
 
 
 class RecurrentPairSettings(PairSettings):
-    """attention: how the decoder looks at the source, see `reverie.nets.attention.Alignment`; none: through one vector."""
+    """attention: score function of the decoder's attention, see `reverie.nets.attention.Alignment`; none: one vector."""
 
     name: Literal["seq2seq"] = "seq2seq"
     attention: ScoreFunction = "dot"
 
 
 class TransformerPairSettings(PairSettings):
-    """heads: of each attention; layers: of the encoder and of the decoder, each."""
+    """heads: of each attention; layers: of encoder and decoder each."""
 
     name: Literal["transformer-seq2seq"] = "transformer-seq2seq"
     dim: Annotated[int, Field(ge=4, le=8192)] = 64
@@ -46,7 +46,7 @@ class TransformerPairSettings(PairSettings):
 
 
 def build_pair_model(settings: PairSettings, shape: tuple[int, ...], seed: int) -> PairModel:
-    """Make the model that settings describe, with weights drawn from the seed."""
+    """Build the model with weights initialized from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net: EncoderDecoder
