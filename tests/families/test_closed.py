@@ -138,7 +138,7 @@ def test_the_state_goes_through_a_file_into_a_new_model(name: str, tmp_path: Pat
     save_file(model.state_dict(), tmp_path / "w.safetensors")
     other.load_state_dict(load_file(tmp_path / "w.safetensors"), strict=True)
     assert torch.equal(other.log_density(x, y), model.log_density(x, y))
-    assert torch.equal(other.sample(image_seeds(0, 5), None), model.draw(image_seeds(0, 5), None))
+    assert torch.equal(other.sample(image_seeds(0, 5), None), model.sample(image_seeds(0, 5), None))
 
 
 def test_the_same_seed_fits_the_same_model_whatever_the_global_generator(make: Make) -> None:

@@ -1,4 +1,4 @@
-"""Normalising flows as a family: what is planned for data and a budget, and what they can do."""
+"""Normalising flows as a family: default settings and abilities."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from reverie.families.flow.transforms import zuko
 from reverie.families.model import Likelihood, PlanRequest
 from reverie.families.planned import PlannedFamily
 
-BINS = 32  # of the histograms of images with more levels than that
-SHARES = 4096  # training data, at most, by which levels are counted
-DENSE_MOST = 1024  # numbers of an image up to which its networks may be dense
+BINS = 32  # histogram bins of images with more levels
+SHARES = 4096  # training data, at most, for the frequencies of levels
+DENSE_MOST = 1024  # values in an image, at most, for dense networks
 OF_POINTS: dict[str, Any] = {"hidden": 128, "bins": 8}
 OF_SMALL_IMAGES: dict[str, Any] = {"hidden": 256, "bins": 8, "dropout": 0.2}
 BATCHES = {True: 64, False: 256}  # with convolutions and without
@@ -30,7 +30,7 @@ LAYERS = {"spline": (3, 1), "maf": (5, 3), "realnvp": (8, 8)}  # transforms, of 
 
 
 def shares_of(data: Dataset, codec: Spec) -> torch.Tensor:
-    """Return how often each level is in the data: (levels,)."""
+    """Return the frequency of each level in the data: (levels,)."""
     made = build(CODECS, codec, "codec")
     assert made.levels is not None
     rank = ((made.encode(data.subsample(SHARES)) + 1) * ((made.levels - 1) / 2)).round().long()
@@ -38,17 +38,17 @@ def shares_of(data: Dataset, codec: Spec) -> torch.Tensor:
 
 
 class FlowFamily(PlannedFamily[FlowSettings]):
-    """Flows."""
+    """Normalising flows."""
 
     name = "flow"
-    summary = "A normalising flow: an invertible map of data to noise, exact in its density, one pass each way or many."
+    summary = "A normalising flow: an invertible map of data to noise with an exact density."
     can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
     likelihood: ClassVar[Likelihood] = "exact"
     settings = FlowSettings
     set_by_training: ClassVar[frozenset[str]] = frozenset({"knots"})
 
     def check(self, requested: Mapping[str, Any]) -> None:
-        """Refuse options that no data could make possible, and a family whose package is missing."""
+        """Raise a UserError for options that are invalid for all data, or if zuko is not installed."""
         super().check(requested)
         zuko()
 
@@ -63,31 +63,32 @@ class FlowFamily(PlannedFamily[FlowSettings]):
             return {"transform": "multiscale", "codec": codec, "knots": knots_of(shares_of(request.train, codec), BINS)}
         if math.prod(shape) > DENSE_MOST:
             raise UserError(
-                f"images of {math.prod(shape):,} numbers are too large for a dense flow, which has at most {DENSE_MOST:,};"
-                " give transform=multiscale, and a --size that can be halved"
+                f"images of {math.prod(shape):,} values are too large for a dense flow, limit {DENSE_MOST:,}; give"
+                " transform=multiscale, and an even --size"
             )
         return {"transform": "spline", "layers": of_images, "codec": codec, **OF_SMALL_IMAGES}
 
     def training(self, request: PlanRequest, settings: FlowSettings) -> Mapping[str, Any]:
-        """Return batches that are as large as is worth it."""
+        """Return the batch size and weight decay."""
         return {**self.training_defaults, "batch": BATCHES[settings.transform == "multiscale"], "weight_decay": 0.01}
 
     def batch(self, form: Dataset) -> int:
-        """Return how many data a step takes when nothing is said."""
+        """Return the default batch size."""
         return BATCHES[form.kind == "images"]
 
     def describe_settings(self, settings: FlowSettings) -> str:
-        """Say in one line what was chosen."""
+        """Return the settings as one line."""
         if settings.transform == "multiscale":
             bins = max(1, len(settings.knots) - 1)
-            return f"flow: multiscale, convolutions of width {settings.widths[0]}, histograms of {bins} bins; quick both ways"
-        way = "quick both ways" if settings.transform == "realnvp" else "drawing takes a pass for each number"
-        return f"flow: {settings.layers} transforms of kind {settings.transform}, networks of width {settings.hidden}; {way}"
+            network = f"convolutions of width {settings.widths[0]}, {bins} histogram bins"
+            return f"flow: multiscale, {network}; fast in both directions"
+        speed = "fast in both directions" if settings.transform == "realnvp" else "sampling needs one pass per value"
+        return f"flow: {settings.layers} {settings.transform} transforms, networks of width {settings.hidden}; {speed}"
 
     def build(self, settings: FlowSettings, shape: tuple[int, ...], labels: int, seed: int) -> Flow:
-        """Make the model."""
+        """Build the model."""
         return build_flow(settings, shape, labels, seed)
 
     def tensor_specs(self, settings: FlowSettings, shape: tuple[int, ...], labels: int) -> dict[str, TensorSpec]:
-        """Return the form of every tensor; zuko can only tell it of a flow that is made, whose size is checked first."""
+        """Return dtype and shape of every tensor; zuko has no meta device, so the flow is built after a check of its size."""
         return tensor_specs(self.build(settings, shape, labels, 0).state_dict())

@@ -1,4 +1,4 @@
-"""A monotone map of the unit interval onto itself, linear between knots: the distribution function of a histogram."""
+"""A piecewise linear monotone map of the unit interval: the distribution function of a histogram."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor, nn
 
 from reverie.base.distances import finest_dtype
 
-SMALLEST = 1e-6  # share of a datum's mass that each bin has at least, so that the map can be undone
+SMALLEST = 1e-6  # smallest mass of a bin, so that the map is invertible
 
 
 def knots_of(shares: Tensor, bins: int) -> tuple[int, ...]:
-    """Return the edges of bins between levels, 0 and their count among them, by halving the bin of the greatest mass.
+    """Return the edges of bins between levels, from 0 to their number, by repeatedly halving the bin of greatest mass.
 
-    shares: (levels,), how often each level is there.  Few bins suffice where most of the mass is at a few levels.
+    shares: (levels,), the frequency of each level.  Few bins suffice where few levels have most of the mass.
     """
     edges = [0, len(shares)]
     total = torch.cat([torch.zeros(1), shares.double().cpu().cumsum(0)]).tolist()
@@ -28,10 +28,10 @@ def knots_of(shares: Tensor, bins: int) -> tuple[int, ...]:
 
 
 class Histogram(nn.Module):
-    """u = F(v), where F is the distribution function of a density that is constant in each bin (arXiv:1808.03856, section 4.1).
+    """u = F(v), the distribution function of a piecewise constant density (arXiv:1808.03856, section 4.1).
 
     knots: edges of the bins in levels, rising from 0 to the number of levels; v in [0, 1), of which level k has [k, k + 1) /
-    levels.  The logits of the masses are (..., K).  With knots between levels, all of a level has one density.
+    levels.  The logits of the masses are (..., K).  With knots between levels, the density is constant within a level.
     """
 
     def __init__(self, knots: tuple[int, ...]) -> None:
@@ -42,11 +42,11 @@ class Histogram(nn.Module):
         self.log_widths = nn.Buffer(edges.diff().log(), persistent=False)
 
     def rank(self, v: Tensor) -> Tensor:
-        """Return the level that v lies in: (...) int64."""
+        """Return the level of v: (...) int64."""
         return (v * self.levels).long().clamp(0, self.levels - 1)
 
     def bin_of(self, v: Tensor) -> Tensor:
-        """Return the bin that v lies in: (...) int64."""
+        """Return the bin of v: (...) int64."""
         return torch.bucketize(v.contiguous(), self.edges[1:-1], right=True)
 
     def log_density(self, logits: Tensor, v: Tensor) -> Tensor:
@@ -59,13 +59,13 @@ class Histogram(nn.Module):
         return (mass * (1 - SMALLEST * self.bins) + SMALLEST).log()
 
     def _steps(self, logits: Tensor) -> tuple[Tensor, Tensor]:
-        """Return F at the edges, (..., K + 1), and the masses, in the precision that lets it be undone."""
+        """Return F at the edges, (..., K + 1), and the masses, in a precision that allows inversion."""
         mass = self._log_masses(logits).to(finest_dtype(logits)).exp()
         mass = mass / mass.sum(-1, keepdim=True)
         return torch.nn.functional.pad(mass.cumsum(-1), (1, 0)), mass
 
     def forward(self, logits: Tensor, v: Tensor) -> Tensor:
-        """Return u = F(v): (...), in the precision that lets it be undone."""
+        """Return u = F(v): (...), in a precision that allows inversion."""
         below, mass = self._steps(logits)
         k = self.bin_of(v)[..., None]
         within = (v - self.edges[k[..., 0]]) / self.log_widths.exp()[k[..., 0]]
@@ -79,10 +79,10 @@ class Histogram(nn.Module):
         within = (u - below.gather(-1, k)[..., 0]) / mass.gather(-1, k)[..., 0]
         edge, width = self.edges[k[..., 0]], self.log_widths.exp()[k[..., 0]]
         v = edge + within.clamp(0, 1).to(edge) * width
-        return torch.minimum(v, (edge + width).nextafter(edge))  # not into the bin above by rounding
+        return torch.minimum(v, (edge + width).nextafter(edge))  # rounding must not change the bin
 
     def starting_logits(self, v: Tensor) -> Tensor:
-        """Return the logits of the masses that data have in each place, with a little of all places' mean: (..., K).
+        """Return the logits of the data's histogram at each position, smoothed by that of all positions: (..., K).
 
         v: (N, ...).
         """

@@ -23,13 +23,13 @@ from reverie.families.flow.transforms import BEGIN_DATA, FlowTransform
 from reverie.families.model import SamplingInputs, TrainedModel, check_labelled, check_one_label
 from reverie.nets.dropout import seeded_dropout
 
-METRIC_DATA = 1024  # data, at most, of which held-out figures are the mean
-EVALUATION_BATCH = 256  # of them at a time
-TIMED, ROUNDS = 64, 3  # data whose way there and back is timed, and how often
+METRIC_DATA = 1024  # data, at most, for held-out metrics
+EVALUATION_BATCH = 256
+TIMED, ROUNDS = 64, 3  # data and repetitions for the time in each direction
 
 
 class Flow(TrainedModel):
-    """z = f(x), log p(x) = log p(z) + log |det df/dx|; images get uniform noise within a level first (arXiv:1511.01844).
+    """z = f(x), log p(x) = log p(z) + log |det df/dx|; images are dequantised uniformly (arXiv:1511.01844).
 
     Level k of L is the interval [k, k + 1) / L, so log P(k) >= E log p(v) - D log L, v uniform in it.
     """
@@ -47,91 +47,93 @@ class Flow(TrainedModel):
         """Return data in user units, by the codec."""
         return self.codec.decode(z)
 
-    def _within(self, x: Tensor, u: Tensor) -> Tensor:
-        """Return levels with noise, v = (k + u) / L; x: (B, ...) in model units; u: (B, ...) in [0, 1)."""
+    def _dequantise(self, x: Tensor, u: Tensor) -> Tensor:
+        """Return dequantised levels v = (k + u) / L; x: (B, ...) in model units; u: (B, ...) in [0, 1)."""
         assert self.codec.levels is not None
         rank = ((x + 1) * ((self.codec.levels - 1) / 2)).round()
         return ((rank + u.to(rank)) / self.codec.levels).clamp(0, 1 - 2**-20)
 
-    def _levels(self, v: Tensor) -> Tensor:
-        """Return the levels that numbers of [0, 1) lie in, in model units."""
+    def _quantise(self, v: Tensor) -> Tensor:
+        """Return the levels of values in [0, 1), in model units."""
         assert self.codec.levels is not None
         rank = (v * self.codec.levels).floor().clamp(0, self.codec.levels - 1)
         return 2 * rank / (self.codec.levels - 1) - 1
 
     @property
     def _log_cell(self) -> float:
-        """What makes a density of v a probability of levels, or one of points in model units one in user units."""
+        """The log volume that converts a density of v to a probability of levels, or of points to user units."""
         levels = self.codec.levels
         return self.codec.log_cell(self.shape) if levels is None else -self.size * math.log(levels)
 
     @torch.no_grad()
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
-        """Let the transform begin with what is true of each number alone."""
+        """Initialize the transform with the marginal distribution of each value."""
         x = self.codec.encode(data.subsample(BEGIN_DATA))
         random = torch.Generator().manual_seed(0)
-        self.transform.initialize(x if self.codec.levels is None else self._within(x, torch.rand(x.shape, generator=random)))
+        self.transform.initialize(
+            x if self.codec.levels is None else self._dequantise(x, torch.rand(x.shape, generator=random))
+        )
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return -log p(x) in nats for each dimension, (B,); the noise within levels is a function of the seed."""
+        """Return -log p(x) in nats per dimension, (B,); the dequantisation is a function of the seed."""
         check_labelled(self.label_count, cond, len(x))
         z = self.codec.encode(x)
         if self.codec.levels is not None:
             random = torch.Generator(z.device).manual_seed(seed)
-            z = self._within(z, torch.rand(z.shape, generator=random, device=z.device, dtype=z.dtype))
+            z = self._dequantise(z, torch.rand(z.shape, generator=random, device=z.device, dtype=z.dtype))
         with seeded_dropout(self.transform, mix_seed(seed, 1)):
             return -(self.transform.log_density(z, cond) + self._log_cell) / self.size
 
-    def _noised(self, x: Tensor, seeds: Tensor) -> Tensor:
-        """Return what the transform takes.  x: (B, ...) in user units; seeds: (B,), of the noise within levels."""
+    def _transform_input(self, x: Tensor, seeds: Tensor) -> Tensor:
+        """Return the input of the transform.  x: (B, ...) in user units; seeds: (B,), for the dequantisation."""
         z = self.codec.encode(x.to(self.device))
         check_data(z, self.codec.levels)
         if self.codec.levels is None:
             return z
-        return self._within(z, Noise(seeds).uniform(self.size, z.device)[0].reshape(z.shape))
+        return self._dequantise(z, Noise(seeds).uniform(self.size, z.device)[0].reshape(z.shape))
 
     @torch.no_grad()
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
-        """Return the log-density of points, exactly, or a bound on the log-probability of levels: (B,), in nats.
+        """Return the exact log-density of points, or a bound on the log-probability of levels: (B,), in nats.
 
-        Levels get noise once; the mean of exp over several seeds is tighter, see `reverie.evaluation.density`.
+        Levels are dequantised once; averaging exp over several seeds is tighter, see `reverie.evaluation.density`.
         """
         check_labelled(self.label_count, cond, len(x))
-        v, found = self._noised(x, seeds), list[Tensor]()
+        v, log_p = self._transform_input(x, seeds), list[Tensor]()
         for part in torch.arange(len(v)).split(evaluation_batch_size(self.shape, EVALUATION_BATCH)):
             own = cond[part].to(self.device) if cond is not None else None
-            found.append(self.transform.log_density(v[part], own).double().cpu() + self._log_cell)
-        nats = torch.cat(found)
+            log_p.append(self.transform.log_density(v[part], own).double().cpu() + self._log_cell)
+        nats = torch.cat(log_p)
         return LogProb(nats, torch.zeros_like(nats), 1, "change of variables", self.size)
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return the mean cost of data, in bits/dim or nats, with noise that is the same at every call."""
+        """Return the negative log-likelihood of held-out data in bits/dim or nats, with fixed dequantisation."""
         x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, METRIC_DATA))))
         training = self.transform.training
-        self.transform.eval()  # the raw weights hide nothing either when they are judged
+        self.transform.eval()  # the raw weights are evaluated without dropout, too
         nats = self.log_prob(x, labels if self.label_count else None, image_seeds(seed, len(x))).nats
         self.transform.train(training)
         return in_unit(self.codec, self.shape, -float(nats.mean()))
 
     @torch.no_grad()
     def to_latent(self, x: Tensor, cond: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
-        """Return the noise that data come from, (B, ...); levels get noise by the seeds, 0, 1, ... if none are given."""
+        """Return the noise z of data, (B, ...); levels are dequantised by the seeds, default 0, 1, ..."""
         check_labelled(self.label_count, cond, len(x))
-        z: Tensor = self.transform(self._noised(x, torch.arange(len(x)) if seeds is None else seeds), cond)[0]
+        z: Tensor = self.transform(self._transform_input(x, torch.arange(len(x)) if seeds is None else seeds), cond)[0]
         return z
 
     @torch.no_grad()
     def from_latent(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
-        """Return the data that noise stands for, in user units: (B, ...)."""
-        return self.codec.decode(self._drawn(z, cond))
+        """Return the data of noise z, in user units: (B, ...)."""
+        return self.codec.decode(self._decode_noise(z, cond))
 
-    def _drawn(self, z: Tensor, cond: Tensor | None) -> Tensor:
+    def _decode_noise(self, z: Tensor, cond: Tensor | None) -> Tensor:
         x = self.transform.inverse(z, cond)
-        return x if self.codec.levels is None else self._levels(x)
+        return x if self.codec.levels is None else self._quantise(x)
 
     def _start(self, noise: Noise) -> Tensor:
-        """Return the noise that each seed stands for: (B, ...)."""
+        """Return the noise of each seed: (B, ...)."""
         shape = (len(noise.seeds), *self.shape)
         if self.transform.uniform:
             return noise.uniform(self.size, self.device)[0].reshape(shape)
@@ -139,32 +141,32 @@ class Flow(TrainedModel):
 
     @torch.no_grad()
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
-        """Draw noise and go back along the flow: there is one frame."""
+        """Sample noise and invert the flow into one frame."""
         check_one_label(inputs)
         cond = inputs.cond.to(self.device) if inputs.cond is not None else None
         check_labelled(self.label_count, cond, len(inputs.seeds))
         training = self.transform.training
         self.transform.eval()
-        x = self._drawn(self._start(Noise(inputs.seeds)), cond)
+        x = self._decode_noise(self._start(Noise(inputs.seeds)), cond)
         self.transform.train(training)
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
     @torch.no_grad()
     def seconds_each_way(self, cond: Tensor | None = None) -> tuple[float, float]:
-        """Return the seconds of the processor that a datum takes to noise and from it: the best of a few rounds of 64.
+        """Return the seconds of CPU time per datum from data to noise and back: the best of a few rounds of 64 data.
 
-        cond: (64,) labels, if the model has any; 0 for all where none are given.
+        cond: (64,) labels, for models with labels; default 0.
         """
         if self.label_count and cond is None:
             cond = torch.zeros(TIMED, dtype=torch.long, device=self.device)
         z = self._start(Noise(image_seeds(0, TIMED)))
         x = self.transform.inverse(z, cond)
 
-        clock = time.process_time if self.device.type == "cpu" else time.perf_counter  # which a busy machine does not slow down
+        clock = time.process_time if self.device.type == "cpu" else time.perf_counter  # CPU time ignores other processes
 
-        def timed(there: bool) -> float:
-            begun = clock()
-            self.transform.log_density(x, cond) if there else self.transform.inverse(z, cond)
-            return clock() - begun
+        def timed(forward: bool) -> float:
+            start = clock()
+            self.transform.log_density(x, cond) if forward else self.transform.inverse(z, cond)
+            return clock() - start
 
         return min(timed(True) for _ in range(ROUNDS)) / TIMED, min(timed(False) for _ in range(ROUNDS)) / TIMED

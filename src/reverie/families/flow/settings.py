@@ -1,4 +1,4 @@
-"""What a flow is made of, as the table [family] of config.toml."""
+"""Settings of flows: the table [family] of config.toml."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from reverie.families.flow.multiscale import COARSEST_MOST, Multiscale
 from reverie.families.flow.transforms import DENSE, DenseFlow, FlowTransform
 from reverie.families.model import FamilySettings
 
-MOST_WEIGHTS = 2**28  # numbers of a flow, which zuko can only make as a whole
+MOST_WEIGHTS = 2**28  # parameters of a flow
 
 Knot = Annotated[int, Field(ge=0, le=256)]
 Width = Annotated[int, Field(ge=4, le=1024)]
 
 
 class FlowSettings(FamilySettings):
-    """A flow.
+    """A normalising flow.
 
-    transform: realnvp, maf or spline, see `reverie.families.flow.transforms`, or multiscale for images.  layers: how many
-    transforms follow one another; hidden: width of dense networks; bins: of a spline.  Of multiscale: widths of the
-    convolutions at each scale, the finest first; blocks: residual ones; knots: between which levels the bins of its histograms
-    have their edges.  dropout: share of what networks hide in training.
+    transform: realnvp, maf or spline, see `reverie.families.flow.transforms`, or multiscale for images.  layers: number of
+    transforms; hidden: width of dense networks; bins: of a spline.  Of multiscale: widths of the convolutions at each scale,
+    the finest first; blocks: residual blocks; knots: levels at the edges of histogram bins.  dropout: of the networks.
     """
 
     name: Literal["flow"] = "flow"
@@ -46,12 +45,12 @@ class FlowSettings(FamilySettings):
     @model_validator(mode="after")
     def _knots_rise(self) -> Self:
         if self.knots and (self.knots[0] != 0 or any(a >= b for a, b in pairwise(self.knots))):
-            raise ValueError("knots begin at 0 and rise")
+            raise ValueError("knots must begin at 0 and increase")
         return self
 
 
 def weights_of(settings: FlowSettings, shape: tuple[int, ...], labels: int) -> int:
-    """Return about how many numbers a flow has, without making it."""
+    """Return the approximate number of parameters of a flow."""
     size, hidden = math.prod(shape), settings.hidden
     if settings.transform != "multiscale":
         each = 3 * settings.bins if settings.transform == "spline" else 2
@@ -62,19 +61,19 @@ def weights_of(settings: FlowSettings, shape: tuple[int, ...], labels: int) -> i
 
 
 def check_size(settings: FlowSettings, shape: tuple[int, ...], labels: int) -> None:
-    """Refuse a flow of more numbers than are made as a whole."""
+    """Raise a UserError for a flow that is too large."""
     if (numbers := weights_of(settings, shape, labels)) > MOST_WEIGHTS:
         raise UserError(
-            f"a {settings.transform} flow of data of shape {shape} would have about {numbers:,} numbers; give smaller networks,"
-            " or a smaller --size"
+            f"a {settings.transform} flow of data of shape {shape} would have about {numbers:,} parameters; give smaller"
+            " networks, or a smaller --size"
         )
 
 
 def build_flow(settings: FlowSettings, shape: tuple[int, ...], labels: int, seed: int) -> Flow:
-    """Make the flow that settings describe, with weights drawn from the seed."""
+    """Build the flow with weights initialized from the seed."""
     check_size(settings, shape, labels)
     codec = build(CODECS, settings.codec, "codec")
-    with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # zuko looks at the values of its masks
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):  # zuko reads the values of its masks
         torch.manual_seed(seed)
         return Flow(_transform(settings, shape, labels, codec.levels), codec, shape, labels)
 
@@ -84,8 +83,8 @@ def _transform(settings: FlowSettings, shape: tuple[int, ...], labels: int, leve
         made = DENSE[settings.transform](settings.layers, settings.hidden, settings.bins, settings.dropout)
         return DenseFlow(made, shape, labels, levels is not None, settings.dropout)
     if len(shape) != 3 or levels is None:
-        raise UserError("a multiscale flow is one of images; give transform=spline for points")
+        raise UserError("a multiscale flow needs images; give transform=spline for points")
     if settings.knots and settings.knots[-1] != levels:
-        raise UserError(f"the knots of a multiscale flow end at the number of levels, {levels}, not at {settings.knots[-1]}")
+        raise UserError(f"the last knot must be the number of levels, {levels}, got {settings.knots[-1]}")
     knots = settings.knots or tuple(range(levels + 1))
     return Multiscale(shape, labels, knots, settings.widths, settings.blocks, settings.hidden, settings.dropout)

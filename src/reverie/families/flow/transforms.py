@@ -1,4 +1,4 @@
-"""Invertible maps from data to noise: those of zuko for points and small images, and what all of them must do."""
+"""Invertible maps from data to noise: their interface, and zuko's flows for points and small images."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from torch import Tensor, nn
 
 from reverie.base.errors import UserError
 
-EDGE = 0.01  # of the unit interval at each end, which the logit of levels leaves free
-BEGIN_DATA = 4096  # training data, at most, that the first weights are told by
+EDGE = 0.01  # margin at both ends of the unit interval before the logit of levels
+BEGIN_DATA = 4096  # training data, at most, for initialization
 LOG_NORMAL = -0.5 * math.log(2 * math.pi)
 Activation = Callable[[], nn.Module]
 
 
 def zuko() -> Any:
-    """Return the package of flows, which this family alone needs."""
+    """Return the package zuko, which only this family needs."""
     try:
         import zuko
     except ImportError:
-        raise UserError("the family flow needs the package zuko: pip install 'reverie[flow]'") from None
+        raise UserError("the family flow needs the package zuko; run pip install 'reverie[flow]'") from None
     return zuko
 
 
 def without_masks(module: nn.Module) -> nn.Module:
-    """Let masks and orders, which follow from the settings, be left out of what is kept of a module, and return it."""
+    """Exclude masks and orders, which follow from the settings, from a module's state dict, and return the module."""
     for part in list(module.modules()):
         for name, buffer in list(part.named_buffers(recurse=False)):
             part.register_buffer(name, buffer, persistent=False)
@@ -37,15 +37,15 @@ def without_masks(module: nn.Module) -> nn.Module:
 
 
 class FlowTransform(nn.Module, ABC):
-    """An invertible map z = f(x | label) and log |det df/dx|.  x: (B, ...), levels as numbers in [0, 1); z: the same shape.
+    """An invertible map z = f(x | label) and log |det df/dx|.  x: (B, ...), levels as values in [0, 1); z: the same shape.
 
-    uniform: whether z is uniform on the unit cube, and not standard normal.
+    uniform: whether z is uniform on the unit cube, else standard normal.
     """
 
     uniform = False
 
     def initialize(self, x: Tensor) -> None:
-        """Set first weights by training data.  x: (N, ...) as `forward` takes them."""
+        """Initialize weights from training data.  x: (N, ...) as in `forward`."""
         return
 
     @abstractmethod
@@ -64,10 +64,10 @@ class FlowTransform(nn.Module, ABC):
 
 
 class DenseFlow(FlowTransform):
-    """A flow of zuko over all numbers of a datum, after they are standardised; levels are brought to real numbers by the logit.
+    """A flow of zuko over all values of a datum, which are standardised; levels are mapped to real numbers by the logit.
 
-    made: features, context -> a flow of zuko; shape: of a datum; labels: how many, told as one-hot vectors; levels: whether
-    numbers lie in [0, 1).
+    made: (features, context) -> flow of zuko; shape: of a datum; labels: number of labels, the context is one-hot; levels:
+    whether values are in [0, 1).
     """
 
     def __init__(
@@ -81,13 +81,13 @@ class DenseFlow(FlowTransform):
 
     @torch.no_grad()
     def initialize(self, x: Tensor) -> None:
-        """Take the mean and the deviation of each number of the data."""
+        """Set mean and standard deviation of each value."""
         y, _ = self._real(x.flatten(1))
         self.mean.copy_(y.mean(0))
         self.scale.copy_(y.std(0).clamp_min(1e-3))
 
     def _real(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return y = logit(edge + (1 - 2 edge) x) and the log of its slope, or points as they are."""
+        """Return y = logit(edge + (1 - 2 edge) x) and the log of its derivative; points unchanged."""
         if not self.levels:
             return x, torch.zeros_like(x)
         inside = EDGE + (1 - 2 * EDGE) * x
@@ -110,24 +110,24 @@ class DenseFlow(FlowTransform):
 
 
 def activation(dropout: float) -> Activation:
-    """Return the layers between dense ones."""
+    """Return the activation between dense layers."""
     return lambda: nn.Sequential(nn.SiLU(), nn.Dropout(dropout)) if dropout else nn.SiLU()
 
 
 def coupling(layers: int, hidden: int, bins: int, dropout: float) -> Callable[[int, int], Any]:
-    """RealNVP (arXiv:1605.08803): half of the numbers scale and shift the other half, in turn; quick both ways."""
+    """RealNVP (arXiv:1605.08803): half of the values scale and shift the other half; fast in both directions."""
     wide = {"transforms": layers, "hidden_features": (hidden, hidden), "activation": activation(dropout)}
     return lambda size, labels: zuko().flows.NICE(size, labels, **wide)
 
 
 def autoregressive(layers: int, hidden: int, bins: int, dropout: float) -> Callable[[int, int], Any]:
-    """MAF (arXiv:1705.07057): each number is scaled and shifted by those before it; drawing takes a pass for each number."""
+    """MAF (arXiv:1705.07057): each value is scaled and shifted given those before it; sampling needs one pass per value."""
     wide = {"transforms": layers, "hidden_features": (hidden, hidden), "activation": activation(dropout)}
     return lambda size, labels: zuko().flows.MAF(size, labels, **wide)
 
 
 def spline(layers: int, hidden: int, bins: int, dropout: float) -> Callable[[int, int], Any]:
-    """Neural splines (arXiv:1906.04032), autoregressive: each number goes along a monotone curve told by those before it."""
+    """Neural spline flow (arXiv:1906.04032), autoregressive: a monotone spline of each value given those before it."""
     wide = {"transforms": layers, "hidden_features": (hidden, hidden), "activation": activation(dropout), "bins": bins}
     return lambda size, labels: zuko().flows.NSF(size, labels, **wide)
 

@@ -1,4 +1,4 @@
-"""The Sinkhorn generator as a family: what is planned for data and a budget."""
+"""The Sinkhorn generator as a family: default settings."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from reverie.families.vae.family import network_for
 from reverie.families.vae.networks import PatchDecoder, Patches, ResidualMLP
 from reverie.families.vae.settings import Size
 
-MOST = 4096  # numbers of a datum up to which the distance of two of them says how alike they are
+MOST = 4096  # values in a datum, at most, for which distances are informative
 
 
 class SinkhornSettings(FamilySettings):
-    """A generator and the cost it is trained by.
+    """A generator and its transport cost.
 
-    epsilon: at the end of a training, in units of the mean cost; independent: whether batches are halved, so that what a batch
-    costs by itself is that of another; features: principal components, whitened half-way, that the
-    cost is one of, 0 for the data themselves; label_cost: what a move to another label costs, in units of the mean cost.
-    latent: numbers of a code; layers, hidden, blocks, patch, width: of the network, as of `vae`.
+    epsilon: at the end of a training, in units of the mean cost; independent: whether the self-transport of a batch is between
+    its halves; features: number of half-whitened principal components in which the cost is measured, 0 for the data;
+    label_cost: cost of transport to another label, in units of the mean cost.  latent: dimensions of a code; layers, hidden,
+    blocks, patch, width: of the network, as in `vae`.
     """
 
     name: Literal["sinkhorn"] = "sinkhorn"
@@ -51,21 +51,21 @@ class SinkhornFamily(PlannedFamily[SinkhornSettings]):
     """Generators."""
 
     name = "sinkhorn"
-    summary = "A generator trained by the Sinkhorn divergence of its batches from the data's (arXiv:1706.00292): no density."
+    summary = "A generator trained by the Sinkhorn divergence between batches (arXiv:1706.00292); no density."
     can: ClassVar[frozenset[str]] = frozenset({"labels"})
     settings = SinkhornSettings
     training_defaults: ClassVar[Mapping[str, Any]] = {
-        "batch": 512,
+        "batch": 512,  # divergences of small batches are noisy
         "learning_rate": 2e-3,
-    }  # a divergence of few data is mostly chance
+    }
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Return a network and an epsilon; small ones, as the cost is what takes the time."""
+        """Return network and epsilon; small networks, because the transport takes most of the time."""
         shape = request.train.shape
         if math.prod(shape) > MOST:
             raise UserError(
-                f"the distance of data of {math.prod(shape):,} numbers says little, so the family sinkhorn takes at most"
-                f" {MOST:,}; give a smaller --size"
+                f"distances between data of {math.prod(shape):,} values say little; sinkhorn takes at most {MOST:,}; give"
+                " a smaller --size"
             )
         if len(shape) == 1:
             return {"latent": max(2, min(shape[0], 8)), "layers": "dense", "hidden": 128, "epsilon": 0.01, "codec": codec}
@@ -73,17 +73,17 @@ class SinkhornFamily(PlannedFamily[SinkhornSettings]):
         return {**network, "latent": min(16, math.prod(shape)), "epsilon": 0.02, "codec": {"name": "pixels"}}
 
     def describe_settings(self, settings: SinkhornSettings) -> str:
-        """Say in one line what was chosen."""
-        of = f"{settings.features} principal components" if settings.features else "the data themselves"
+        """Return the settings as one line."""
+        space = f"{settings.features} principal components" if settings.features else "the data"
         return (
-            f"sinkhorn: a {settings.layers} network of width {settings.hidden} from {settings.latent} numbers, by the"
-            f" {settings.cost} cost of {of}, epsilon {settings.epsilon:g}"
+            f"sinkhorn: a {settings.layers} network of width {settings.hidden} with {settings.latent} latent dimensions,"
+            f" {settings.cost} cost of {space}, epsilon {settings.epsilon:g}"
         )
 
     def build(self, settings: SinkhornSettings, shape: tuple[int, ...], labels: int, seed: int) -> SinkhornGenerator:
-        """Make the model."""
+        """Build the model."""
         if settings.features > math.prod(shape):
-            raise UserError(f"data of {math.prod(shape)} numbers have no {settings.features} principal components")
+            raise UserError(f"features={settings.features} is above the {math.prod(shape)} values of a datum; give fewer")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             net: nn.Module

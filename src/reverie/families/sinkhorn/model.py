@@ -24,24 +24,23 @@ from reverie.diffusion.samplers import Frame
 from reverie.families.model import SamplingInputs, TrainedModel, check_labelled, check_one_label
 from reverie.transport import Sinkhorn, between, sinkhorn
 
-BEGIN_DATA = 2048  # training data, at most, that the unit of the cost and the features are told by
-METRIC_DATA = 1024  # data, at most, whose divergence is a held-out figure
-TOLERANCE, ITERATIONS = 1e-3, 300  # of the potentials: of a gradient that other batches would change much more
-FIRST, SETTLED = 0.5, 0.5  # epsilon at first, in units of the mean cost, and the share of a training after which it is the last
+BEGIN_DATA = 2048  # training data, at most, for the mean cost and the principal components
+METRIC_DATA = 1024  # data, at most, for the held-out divergence
+TOLERANCE, ITERATIONS = 1e-3, 300  # of the potentials; the error is below the noise of batches
+FIRST, SETTLED = 0.5, 0.5  # initial epsilon in units of the mean cost, and share of the training in which it decreases
 
 
 class SinkhornGenerator(TrainedModel):
-    """x = G(z), z ~ N(0, I), trained to lessen S(G's batch, data's batch) = OT(x, y) - OT(x, x)/2 - OT(y, y)/2.
+    """x = G(z), z ~ N(0, I), trained to minimize the divergence S(x, y) = OT(x, y) - OT(x, x)/2 - OT(y, y)/2 of batches.
 
-    Where batches are `independent`, each is halved, and OT(x, x') and OT(y, y') of the halves take the place of OT(x, x) and
-    OT(y, y): then the mean over batches is least where G draws the data's law (arXiv:1803.05573), while a batch moved to itself
-    costs next to nothing at a small epsilon, so that blur is not punished.
+    With `independent`, batches are halved, and OT(x, x') and OT(y, y') between halves replace OT(x, x) and OT(y, y).  Then the
+    expectation is minimal for the data's distribution (arXiv:1803.05573); the cost of a batch to itself is almost 0 at a small
+    epsilon, so blurred samples would not be penalized.
 
-    OT is entropic, at an epsilon that falls from half the mean cost of data to the given one in the first half of a training.
-    Its gradient is that of the converged potentials; those of OT(x, y) start from the data's own, which they are when the two
-    are alike: half the time of going through larger epsilons first.  Labels are further coordinates, so that a move to another
-    label costs `label_cost` times the mean cost.  features: (D, K), of which the cost is one of x @ features, or of x itself
-    where K is 0.
+    OT is entropic.  Epsilon decreases from half the mean cost of data to `epsilon` in the first half of a training.  The
+    gradient uses converged potentials; those of OT(x, y) are initialized with those of the data, which halves the time.  Labels
+    are further coordinates, so that transport to another label costs `label_cost` times the mean cost.  features: (D, K); the
+    cost is of x @ features, or of x if K is 0.
     """
 
     def __init__(
@@ -66,7 +65,7 @@ class SinkhornGenerator(TrainedModel):
 
     @torch.no_grad()
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
-        """Take the mean cost of data, and as features the principal components, whitened half-way: variances to their roots."""
+        """Compute the mean cost of data and, as features, half-whitened principal components: scaled by variance to -1/4."""
         x = self.codec.encode(data.subsample(BEGIN_DATA)).flatten(1)
         if self.features.shape[1]:
             values, vectors = torch.linalg.eigh(torch.atleast_2d(x.to(finest_dtype(x)).T.cov(correction=0)))
@@ -76,86 +75,86 @@ class SinkhornGenerator(TrainedModel):
         self.unit.copy_(between(points, points, cost=self.cost).mean_cost().clamp_min(1e-12))
 
     def set_progress(self, fraction: float) -> None:
-        """Note how much of the training is done, by which epsilon falls."""
+        """Set the completed fraction of the training, on which epsilon depends."""
         self.done = fraction
 
     @property
     def epsilon_now(self) -> float:
-        """Epsilon at this moment of the training, in units of the mean cost: it falls by a constant factor."""
+        """The current epsilon, in units of the mean cost; it decreases geometrically."""
         first = max(FIRST, self.epsilon)
         return float(first * (self.epsilon / first) ** min(1.0, self.done / SETTLED))
 
     def generate(self, z: Tensor, cond: Tensor | None) -> Tensor:
-        """Return what a code stands for, in model units: (B, ...); images lie between -1 and 1.  z: (B, latent)."""
+        """Return the generator's output, in model units: (B, ...); images are in [-1, 1].  z: (B, latent)."""
         x: Tensor = self.net(z, cond)[..., 0]
         return x.tanh() if kind_of(self.shape) == "images" else x
 
     def _points(self, x: Tensor, cond: Tensor | None) -> Tensor:
-        """Return what is moved: features of data, and labels as further coordinates: (B, K).  x: (B, ...) in model units."""
+        """Return the points to transport, features and one-hot labels of data: (B, K).  x: (B, ...) in model units."""
         flat = x.flatten(1)
         points = flat @ self.features if self.features.shape[1] else flat
         if not self.label_count or cond is None:
             return points
-        whole = float(self.label_cost * self.unit)  # of a move to another label, which changes two coordinates by as much
+        whole = float(self.label_cost * self.unit)  # cost between two labels, which differ in two coordinates
         far = {"squared": math.sqrt(whole / 2), "euclidean": whole / math.sqrt(2), "manhattan": whole / 2}[self.cost]
         return torch.cat([points, far * F.one_hot(cond, self.label_count).to(points)], 1)
 
-    def moved(self, x: Tensor, y: Tensor, epsilon: float, start: Tensor | None = None) -> Sinkhorn:
-        """Move one set of points to another.  epsilon: in mean costs; start: a potential of y to begin with, 0 if none."""
+    def transport(self, x: Tensor, y: Tensor, epsilon: float, start: Tensor | None = None) -> Sinkhorn:
+        """Return the optimal transport of x to y.  epsilon: in mean costs; start: initial potential of y, default 0."""
         start = torch.zeros(len(y)) if start is None else start
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ReverieWarning)  # a few end early, and the next batch mends what they miss
+            warnings.simplefilter("ignore", ReverieWarning)  # a few batches do not converge, which does not matter
             return sinkhorn(
                 between(x, y, cost=self.cost), epsilon, scale=float(self.unit), tolerance=TOLERANCE, max_iterations=ITERATIONS,
                 start=start,
             )  # fmt: skip
 
     def divergence(self, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
-        """Return the debiased divergence of two sets of points, with its gradient by x: ().  epsilon: in mean costs."""
-        own = [self.moved(points, points, epsilon) for points in (x, y)]
-        return self.moved(x, y, epsilon, own[1].f).value - (own[0].value + own[1].value) / 2
+        """Return the debiased divergence of two sets of points, with gradient by x: ().  epsilon: in mean costs."""
+        own = [self.transport(points, points, epsilon) for points in (x, y)]
+        return self.transport(x, y, epsilon, own[1].f).value - (own[0].value + own[1].value) / 2
 
     def energy(self, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
-        """Return the divergence by halves of both sets, which are independent: ()."""
+        """Return the divergence estimated from independent halves of both sets: ()."""
         (a, b), (c, d) = x.tensor_split(2), y.tensor_split(2)
-        own = self.moved(c, d, epsilon)
-        across = self.moved(a, c, epsilon, own.f).value + self.moved(b, d, epsilon, own.g).value
-        return (across - self.moved(a, b, epsilon).value - own.value) / 2
+        own = self.transport(c, d, epsilon)
+        across = self.transport(a, c, epsilon, own.f).value + self.transport(b, d, epsilon, own.g).value
+        return (across - self.transport(a, b, epsilon).value - own.value) / 2
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
-        """Return the divergence of a batch, in units of the mean cost, for each of its data: (B,)."""
+        """Return the divergence of a batch, in units of the mean cost, for each datum: (B,)."""
         check_labelled(self.label_count, cond, len(x))
         random = torch.Generator(x.device).manual_seed(seed)
         z = torch.randn(len(x), self.latent, generator=random, device=x.device)
-        made, truth = self._points(self.generate(z, cond), cond), self._points(self.codec.encode(x), cond)
-        told = self.energy if self.independent and len(x) > 1 else self.divergence
-        return (told(made, truth, self.epsilon_now) / self.unit).expand(len(x))
+        generated, truth = self._points(self.generate(z, cond), cond), self._points(self.codec.encode(x), cond)
+        objective = self.energy if self.independent and len(x) > 1 else self.divergence
+        return (objective(generated, truth, self.epsilon_now) / self.unit).expand(len(x))
 
     def _codes(self, noise: Noise) -> Tensor:
         return noise.like(torch.empty(len(noise.seeds), self.latent, device=self.device))
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return how far as many samples are from data, at the last epsilon, in units of the mean cost: `held_out`.
+        """Return the distance of samples from held-out data, at the last epsilon, in units of the mean cost: `held_out`.
 
-        It is the divergence; or, where batches are independent, OT(x, y) - OT(x, x')/2 with two sets of samples, which is least
-        on average for the data's own law, and then half of what independent data cost.
+        It is the divergence; with `independent`, OT(x, y) - OT(x, x')/2 with two sets of samples, whose expectation is minimal
+        for the data's distribution, and then half of OT between independent data.
         """
         x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, METRIC_DATA))))
         cond = labels.to(self.device) if labels is not None and self.label_count else None
         truth = self._points(self.codec.encode(x.to(self.device)), cond)
-        made, other = (
+        generated, other = (
             self._points(self.generate(self._codes(Noise(image_seeds(seed, len(x), first))), cond), cond)
             for first in (0, len(x))
         )
         if not self.independent:
-            return {"held_out": float(self.divergence(made, truth, self.epsilon) / self.unit)}
-        found = self.moved(made, truth, self.epsilon).value - self.moved(made, other, self.epsilon).value / 2
-        return {"held_out": float(found / self.unit)}
+            return {"held_out": float(self.divergence(generated, truth, self.epsilon) / self.unit)}
+        across, own = self.transport(generated, truth, self.epsilon), self.transport(generated, other, self.epsilon)
+        return {"held_out": float((across.value - own.value / 2) / self.unit)}
 
     @torch.no_grad()
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
-        """Draw codes and what they stand for: there is one frame."""
+        """Sample codes and generate one frame."""
         check_one_label(inputs)
         cond = inputs.cond.to(self.device) if inputs.cond is not None else None
         check_labelled(self.label_count, cond, len(inputs.seeds))
@@ -163,5 +162,5 @@ class SinkhornGenerator(TrainedModel):
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
     def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> LogProb:
-        """Refuse: what a generator draws lies on a thin sheet, where there is no density."""
-        raise UserError("a generator has no density, so likelihoods cannot be told; train a flow")
+        """Raise a UserError: a generator has no density."""
+        raise UserError("a generator has no likelihood; train a flow")
