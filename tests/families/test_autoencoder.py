@@ -144,8 +144,8 @@ def test_the_latent_of_convolutions_is_a_map_and_back_bit_for_bit() -> None:
 @pytest.mark.parametrize(
     ("family", "match"),
     [
-        ("autoencoder:latent=65", "a latent of 65 numbers is larger than the data, which have 64"),
-        ("pca:latent=65", "a latent of 65 numbers is larger than the data, which have 64"),
+        ("autoencoder:latent=65", "latent.*65 > 64"),
+        ("pca:latent=65", "latent.*65 > 64"),
         ("denoising-autoencoder:sigma=0", "sigma"),
     ],
 )
@@ -157,5 +157,5 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path, family: str, match: str
 
 def test_an_autoencoder_has_no_likelihood() -> None:
     model = Autoencoder(Linear((2,), (1,)), Linear((1,), (2, 1)), (1,), Standard([0.0] * 2, [1.0] * 2), (2,), 0)
-    with pytest.raises(UserError, match="no density"):
+    with pytest.raises(UserError, match="no likelihood"):
         model.log_prob(torch.zeros(1, 2), None, torch.zeros(1).long())

@@ -214,13 +214,13 @@ def test_one_image_has_a_density_and_one_point_has_not(make: Make) -> None:
 def test_what_cannot_be_fitted_is_said(make: Make) -> None:
     x, y = points()
     for data, labels, of, words in (
-        (x[:0], None, 0, "no data"), (x, None, 2, "with labels"), (x, y, 0, "without labels"), (x[:, :2], None, 0, "shape"),
-        (x / 0, None, 0, "NaN"), (x, y + 1, 2, "2 labels"), (x, -y, 2, "no label"),
+        (x[:0], None, 0, "no training data"), (x, None, 2, "with labels"), (x, y, 0, "without labels"), (x[:, :2], None, 0, "shape"),
+        (x / 0, None, 0, "NaN"), (x, y + 1, 2, "label from 0 to 1"), (x, -y, 2, "no label"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words):
             list(make((3,), of).fit(data, labels, seed=0))
     model = make((3,), 2)
-    with pytest.raises(UserError, match="2 labels"):
+    with pytest.raises(UserError, match="label from 0 to 1"):
         model.sample(image_seeds(0, 2), torch.tensor([0, 2]))
     with pytest.raises(UserError, match="shape"):
         model.log_density(x[:, :1], None)

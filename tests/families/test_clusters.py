@@ -182,8 +182,8 @@ def test_an_adapter_fits_a_run_with_clusters(run: reverie.Run, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("data", "options", "said"),
     [
-        ("moons", {"points": 100}, "clusters are of images"),
-        ("digits8", {"network": "diffusers-unet"}, "told no clusters"),
+        ("moons", {"points": 100}, "--clusters needs images"),
+        ("digits8", {"network": "diffusers-unet"}, "takes no clusters"),
         ("digits8", {"clusters": 5000}, "clusters"),
         ("digits8", {"purpose": "likelihood"}, "give --clusters 0"),
     ],

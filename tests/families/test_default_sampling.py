@@ -25,7 +25,7 @@ def test_another_sampler_has_the_steps_that_it_needs() -> None:
 @pytest.mark.parametrize("profile", ["data", "codes"])
 def test_colour_images_are_drawn_in_twenty_evaluations_unless_something_steers(profile: SamplingProfile) -> None:
     assert chosen_sampling(COLOUR, {}, profile) == ("dpm++sde", 20, "uniform")
-    assert "emoji and photos" in explain_sampling(COLOUR, {}, profile) and "as asked" in explain_sampling(
+    assert "emoji and photos" in explain_sampling(COLOUR, {}, profile) and "as requested" in explain_sampling(
         COLOUR, {"steps": 12}, profile
     )
     assert chosen_sampling(COLOUR, {"steer": object()}, profile) == ("ddpm", 40, "uniform")
@@ -54,7 +54,7 @@ def test_a_student_of_classifiers_is_drawn_in_two_unless_it_is_steered() -> None
     [
         ({}, "data", "dpm++sde in 12 steps"),
         ({"sampler": "ddpm"}, "data", "ddpm in 40 steps"),
-        ({}, "student", "a student"),
+        ({}, "student", "default of students"),
         ({}, "quick student", "ddpm in 2 steps "),
     ],
 )

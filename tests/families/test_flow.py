@@ -151,5 +151,5 @@ def test_a_missing_package_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPat
 
 def test_a_flow_too_large_to_make_is_refused() -> None:
     settings = FlowSettings(transform="maf", hidden=4096, layers=64, codec={"name": "pixels"})
-    with pytest.raises(UserError, match="numbers; give smaller networks"):
+    with pytest.raises(UserError, match="parameters; give smaller"):
         FAMILIES["flow"].tensor_specs(settings, (3, 32, 32), 0)

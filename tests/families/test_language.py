@@ -197,7 +197,7 @@ def test_every_prompt_has_a_continuation(run: Run, name: str) -> None:
     ("options", "words"),
     [
         ({"temperature": -1.0}, "temperature"), ({"temperature": math.nan}, "temperature"), ({"top_k": 0}, "--top-k"),
-        ({"top_p": 0.0}, "--top-p"), ({"length": 10**7}, "length of a text"), ({"length": 0}, "length of a text"),
+        ({"top_p": 0.0}, "--top-p"), ({"length": 10**7}, "--length"), ({"length": 0}, "--length"),
         ({"guidance": 2.0}, "has no --guidance"),
         ({"prompt": "x" * (10**6 + 1)}, "at most"), ({"sampler": "ddim"}, "has no --sampler"),
     ],
@@ -211,7 +211,7 @@ def test_text_options_are_refused_elsewhere(tmp_path: Path) -> None:
     images = reverie.train("digits8", tmp_path / "images", family="rnn:dim=8", steps=2, batch=8)
     with pytest.raises(UserError, match="--prompt is for text"):
         images.sample(1, prompt="a")
-    with pytest.raises(UserError, match="--tokenizer is for text"):
+    with pytest.raises(UserError, match="--tokenizer needs text"):
         reverie.train("digits8", tmp_path / "other", family="rnn", tokenizer="bytes", steps=2)
     with pytest.raises(UserError, match=r"cannot write images to .*\.txt"):
         reverie.sample(images, 1, out=tmp_path / "x.txt")

@@ -103,5 +103,5 @@ def test_components_are_the_axes_of_the_data() -> None:
 
 
 def test_what_has_no_density_says_so() -> None:
-    with pytest.raises(UserError, match="has no density"):
+    with pytest.raises(UserError, match="no likelihood"):
         generator().log_prob(torch.zeros(1, 2), None, torch.zeros(1, dtype=torch.int64))

@@ -158,19 +158,19 @@ def test_labels_are_told_and_needed() -> None:
     x, seeds = torch.ones(2, 3), torch.arange(2)
     one, other = (model.log_prob(x, torch.full((2,), k), seeds).nats for k in (0, 1))
     assert not torch.allclose(one, other)
-    with pytest.raises(UserError, match="trained with 2 labels, and needs one for each datum"):
+    with pytest.raises(UserError, match="2 labels"):
         model.log_prob(x, None, seeds)
 
 
 @pytest.mark.parametrize(
     ("given", "match"),
     [
-        ({"family": "vae:latent=65"}, "a latent of 65 numbers is larger than the data, which have 64"),
-        ({"family": "vae:decoder=bernoulli"}, "needs data of two values, and these have 17 levels"),
+        ({"family": "vae:latent=65"}, "latent.*65 > 64"),
+        ({"family": "vae:decoder=bernoulli"}, "two levels.*17 levels"),
         ({"family": "vae:decoder=gaussian"}, "images have levels"),
-        ({"family": "vae:layers=conv,widths=[8,8,8,8,8]"}, "multiples of 16, not 8x8"),
+        ({"family": "vae:layers=conv,widths=[8,8,8,8,8]"}, "multiples of 16, got 8x8"),
         ({"family": "vae", "beta": -1}, "beta"),
-        ({"family": "gaussian", "beta": 1}, "has no option 'beta'; families that have: vae"),
+        ({"family": "gaussian", "beta": 1}, "has no option 'beta'.*vae"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(tmp_path: Path, given: dict[str, object], match: str) -> None:
@@ -182,7 +182,7 @@ def test_mistakes_are_told_in_a_sentence(tmp_path: Path, given: dict[str, object
 def test_one_image_and_points_for_convolutions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="at least 2 are needed"):
         reverie.train(np.full((1, 8, 8), 200, np.uint8), tmp_path / "run", family="vae", steps=1)
-    with pytest.raises(UserError, match="convolutions need images"):
+    with pytest.raises(UserError, match="layers=conv needs images"):
         reverie.train("spiral", tmp_path / "run", family="vae:layers=conv", steps=1, points=50)
 
 

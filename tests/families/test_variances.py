@@ -55,7 +55,7 @@ def test_a_run_that_was_never_taught_variances_has_the_optimal_one(spiral_run: R
     for other in fixed:
         gain, error = mean_and_error(other - best)
         assert error is not None and gain > 2 * error
-    with pytest.raises(UserError, match="without variances of its own"):
+    with pytest.raises(UserError, match="no learned variances"):
         run.sample(2, sampler="ddpm:variance=learned")
     with pytest.raises(UserError, match=r"give error=run.mean_error\(\)"):
         run.diffusion.bound(x, None, image_seeds(0, n), grid, "optimal")

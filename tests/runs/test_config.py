@@ -280,7 +280,7 @@ def test_a_bad_top_field_is_refused(field: str, value: Any) -> None:
         ({"codec": {"name": "standard", "mean": [0.0, 1.0], "std": [0.0, 1.0]}}, "all above 0"),
         ({"codec": {"name": "standard", "mean": [0.0], "std": [1.0]}}, "2 coordinates but the codec has 1"),
         ({"weight": "heavy"}, "unknown weight"),
-        ({"times": "never"}, "unknown way to draw times"),
+        ({"times": "never"}, "unknown distribution of times"),
         ({"augment": [{"name": "flap"}]}, "did you mean 'flip'"),
         ({"augment": [{"name": "flip", "conditioned": False}]}, "points cannot be augmented"),
         ({"augment": [{"name": "shift"}]}, "tell 2 numbers but the network is told 0"),

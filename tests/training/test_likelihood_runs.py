@@ -150,7 +150,7 @@ def test_a_learned_end_may_move_a_little_and_not_far() -> None:
 
 
 def test_a_learned_schedule_has_no_autoguidance(digits: Run) -> None:
-    with pytest.raises(UserError, match="has learned another schedule since; leave --autoguidance out"):
+    with pytest.raises(UserError, match="leave --autoguidance out"):
         digits.sample(2, autoguidance=2.0)
     assert choose_autoguidance(digits, load_data("digits8"), 1000) == 1.0 and digits.autoguidance == 1.0
 
@@ -158,14 +158,14 @@ def test_a_learned_schedule_has_no_autoguidance(digits: Run) -> None:
 @pytest.mark.parametrize(
     ("data", "options", "said"),
     [
-        ("digits8", {"target": "eps"}, "the target 'eps' divides by alpha, which a learned schedule may take to 0; train 'v'"),
-        ("moons", {"target": "score"}, "the target 'score' divides by alpha, which a learned schedule may take to 0"),
+        ("digits8", {"target": "eps"}, "the target 'eps' divides by alpha.*train 'v'"),
+        ("moons", {"target": "score"}, "the target 'score' divides by alpha.*learned schedule"),
         ("moons", {"target": "levels"}, "points and codes are real: train 'v'"),
         ("digits8", {"weight": "snr"}, "which --weight snr does not give; leave that out, or give another --schedule"),
         ("digits8", {"loss": "mae"}, "which --loss mae does not give"),
         ("digits8", {"times": "logit-normal"}, "which --times logit-normal does not give"),
         ("digits8", {"purpose": "beauty"}, "unknown purpose 'beauty'; choose from: samples, likelihood"),
-        ("digits8", {"family": "gaussian"}, "the family gaussian has no option 'purpose'; families that have: diffusion"),
+        ("digits8", {"family": "gaussian"}, "the family gaussian has no option 'purpose'.*diffusion"),
     ],
 )
 def test_what_does_not_go_with_the_likelihood_is_refused(data: str, options: dict, said: str, tmp_path: Path) -> None:
