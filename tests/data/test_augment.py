@@ -272,7 +272,7 @@ def test_mistakes_with_augment_are_refused_kindly(command, tmp_path: Path) -> No
     assert code == 2 and "augment was name=shift" in err
     text = (out / "config.toml").read_text()
     (out / "config.toml").write_text(text.replace('name = "shift"', 'name = "zoom"').replace("share = 0.125", "factor = 1.2"))
-    with pytest.raises(UserError, match="have 4 values.*cond_dim=5"):
+    with pytest.raises(UserError, match=r"have 4 values.*cond_dim=5"):
         build_model(read_config(out))
 
 

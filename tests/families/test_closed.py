@@ -214,7 +214,7 @@ def test_one_image_has_a_density_and_one_point_has_not(make: Make) -> None:
 def test_what_cannot_be_fitted_is_said(make: Make) -> None:
     x, y = points()
     for data, labels, of, words in (
-        (x[:0], None, 0, "no training data"), (x, None, 2, "with labels"), (x, y, 0, "without labels"), (x[:, :2], None, 0, "shape"),
+        (x[:0], None, 0, "no train"), (x, None, 2, "with labels"), (x, y, 0, "without labels"), (x[:, :2], None, 0, "shape"),
         (x / 0, None, 0, "NaN"), (x, y + 1, 2, "label from 0 to 1"), (x, -y, 2, "no label"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words):

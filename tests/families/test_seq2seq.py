@@ -204,7 +204,7 @@ def test_what_other_families_and_formats_cannot_do_is_refused(run: Run, tmp_path
         reverie.sample(run, 1, out=tmp_path / "x.png")
     with pytest.raises(UserError, match="families that take pairs: seq2seq, transformer-seq2seq"):
         reverie.train("reversal", tmp_path / "other", family="lstm", points=50, steps=1)
-    with pytest.raises(UserError, match="needs pairs|takes pairs"):
+    with pytest.raises(UserError, match=r"needs pairs|takes pairs"):
         reverie.train("spiral", tmp_path / "other", family="seq2seq", points=50, steps=1)
     with pytest.raises(UserError, match="attention"):
         reverie.train("reversal", tmp_path / "other", family="seq2seq:attention=dott", points=50, steps=1)

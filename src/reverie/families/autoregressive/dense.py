@@ -81,8 +81,9 @@ class FVSBN(LevelAutoregressive):
         """See `Autoregressive.output_parameters`."""
         weight = self.weight.masked_fill(~self.earlier, 0)
         y = functional.linear(self.level_inputs(z).flatten(1), weight, self.bias.flatten())
-        parameters: Tensor = y if self.label is None or cond is None else y + self.label[cond]
-        return parameters.unflatten(1, (self.size, -1))
+        y = y if self.label is None or cond is None else y + self.label[cond]
+        parameters: Tensor = y.unflatten(1, (self.size, -1))
+        return parameters
 
     def incremental_decoder(self, count: int, cond: Tensor | None, order: Tensor) -> IncrementalDecoder:
         """See `Autoregressive.incremental_decoder`."""
