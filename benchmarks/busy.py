@@ -85,7 +85,7 @@ def busy() -> list[str]:
                     other.kill()
                     other.wait()
     middle = {key: statistics.median(found) for key, found in times.items()}
-    lines = ["| threads | quiet, ms a step | one core taken, ms a step | ratio |", "|---|---|---|---|"]
+    lines = ["| threads | quiet, ms per step | one core taken, ms per step | ratio |", "|---|---|---|---|"]
     for mode in modes:
         quiet, beside = 1e3 * middle[mode, False], 1e3 * middle[mode, True]
         lines.append(f"| {mode} | {quiet:.1f} | {beside:.1f} | {beside / quiet:.2f} |")

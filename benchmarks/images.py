@@ -232,7 +232,7 @@ def quality(minutes: float = 5.0, count: int = 2000) -> list[str]:
     noise = torch.rand(count, 28, 28, generator=torch.Generator().manual_seed(0)).numpy()
     lines = [
         f"`reverie train mnist --minutes {minutes:g}` with labels: {steps:,} steps; {count:,} samples with the default sampler"
-        f" ({', '.join(map(str, known.run.chosen_sampling({})))}; {per_image * 1e3:.1f} ms an image, seed 0).",
+        f" ({', '.join(map(str, known.run.chosen_sampling({})))}; {per_image * 1e3:.1f} ms per image, seed 0).",
         f"Fréchet distance on 84 LeNet features (test accuracy {known.accuracy:.2%}) to the 60,000 training images:"
         f" **{known.distance(samples):.2f}**; {count:,} training images:"
         f" {known.distance(known.images[:count, 0].numpy()):.2f}; noise: {known.distance(noise):.0f}.",

@@ -41,7 +41,7 @@ def table(found: Comparison) -> list[str]:
         "NLL of held-out data",
         "parameters",
         "training",
-        "ms a sample",
+        "ms per sample",
     ]
     lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
     for k, (competitor, evaluation) in enumerate(zip(found.competitors, found.evaluations, strict=True)):

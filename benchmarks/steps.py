@@ -279,7 +279,7 @@ def main() -> None:
         recipes(Path(args.run), args.steps, args.n, args.only)
         return
     run, metric = load(args.run, "cpu"), metric_for(args.run)
-    print("| case | Fréchet distance | detail | ms an image, one thread |\n|---|---|---|---|", flush=True)
+    print("| case | Fréchet distance | detail | ms per image, one thread |\n|---|---|---|---|", flush=True)
     with torch.no_grad():
         for name, steer, options in CASES[args.what](run):
             if args.only not in name:

@@ -168,7 +168,7 @@ def tables(hardware: Hardware | None = None) -> list[str]:
     hardware = hardware or Hardware()
     counts = {work.name: count(work) for work in WORKS}
     rows = [
-        "| work | network | parameters | operations an image | kernels a step | batch | images seen |",
+        "| work | network | parameters | operations per image | kernels per step | batch | images seen |",
         "|---|---|---|---|---|---|---|",
     ]
     for work in WORKS:
@@ -178,7 +178,7 @@ def tables(hardware: Hardware | None = None) -> list[str]:
         rows.append(f"| {' | '.join(cells)} |")
     rows += [
         "",
-        "| work | GPUs | images/s | of linear | sent by each, a step | data read | hours | dollars | most time goes into |",
+        "| work | GPUs | images/s | of linear scaling | sent per GPU and step | data read | hours | dollars | limited by |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for work in WORKS:
