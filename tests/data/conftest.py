@@ -1,4 +1,4 @@
-"""A folder of small images of three classes, and the same in shards of many small blocks."""
+"""A folder of small images of three classes, and the same images in shards of many small blocks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def many_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Blocks of about five images, groups of about four blocks, and nothing in memory."""
+    """Use blocks of about five images, groups of about four blocks, and no images in memory."""
     monkeypatch.setattr(build, "BLOCK", 12_000)
     monkeypatch.setattr(shard_images, "GROUP", 50_000)
     monkeypatch.setattr(shard_images, "CACHE", 150_000)
@@ -36,6 +36,6 @@ def many_blocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 @pytest.fixture
 def shards(many_blocks: None, photos: Path, tmp_path: Path) -> Path:
-    """The photos in ten shards or so."""
+    """The photos in about ten shards."""
     packing.pack(photos, tmp_path / "shards", shard_size="30KB")
     return tmp_path / "shards"

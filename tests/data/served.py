@@ -1,4 +1,4 @@
-"""A server of files by ranges on this machine, as an object store is, which can be told to fail."""
+"""A local HTTP server with range requests, like an object store, which can be made to fail."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 
 class Server(ThreadingHTTPServer):
-    """Files below root.  Of a path: failing, how many requests yet get 503; stalled, cut: get half of what they ask for."""
+    """Serves files below root.  By path: failing, number of requests that get 503; stalled, cut: send half of the content."""
 
     daemon_threads = True
 
@@ -32,7 +32,7 @@ class Server(ThreadingHTTPServer):
     def address(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
-    def handle_error(self, *_: object) -> None:  # a client that gave up is no news
+    def handle_error(self, *_: object) -> None:  # a client that disconnected is not an error
         pass
 
 

@@ -1,4 +1,4 @@
-"""Augmentation: each change is a function of a vector, zero is no change, and what is told does not show in samples."""
+"""Augmentation: each change is a function of a vector, zero is the identity, and conditioned changes do not leak."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def augment_of(wished: str, shape: tuple[int, ...]) -> Augment:
 
 
 def smooth(n: int, shape: tuple[int, ...]) -> Tensor:
-    """Return waves of few pixels' length, which interpolation hardly changes."""
+    """Return waves of a few pixels' length, which interpolation hardly changes."""
     channels, height, width = shape
     random = torch.Generator().manual_seed(0)
     y, x = torch.meshgrid(torch.arange(height) / height, torch.arange(width) / width, indexing="ij")
@@ -49,7 +49,7 @@ def smooth(n: int, shape: tuple[int, ...]) -> Tensor:
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", AUGMENTATIONS)
-def test_nothing_done_is_nothing_changed_bit_for_bit(name: str, shape: tuple[int, ...]) -> None:
+def test_zero_vectors_change_nothing(name: str, shape: tuple[int, ...]) -> None:
     augment, x = augment_of(name, shape), torch.rand(40, *shape, generator=torch.Generator().manual_seed(0))
     vector = augment.draw(40, 1)
     changed, told = augment(x, 1)
@@ -61,7 +61,7 @@ def test_nothing_done_is_nothing_changed_bit_for_bit(name: str, shape: tuple[int
 
 
 @given(seed=st.integers(0, 2**31 - 1), names=st.sets(st.sampled_from(list(AUGMENTATIONS)), min_size=1))
-def test_the_vector_decides_everything_and_the_seed_decides_the_vector(seed: int, names: set[str]) -> None:
+def test_images_depend_on_vector_and_vectors_on_seed(seed: int, names: set[str]) -> None:
     wished, shape = ",".join(names), (3, 8, 12)
     augment = augment_of(wished, shape)
     x = torch.rand(12, 3, 8, 12, generator=torch.Generator().manual_seed(seed))
@@ -74,14 +74,16 @@ def test_the_vector_decides_everything_and_the_seed_decides_the_vector(seed: int
     torch.testing.assert_close(augment.apply(x[order], vector[order]), augment.apply(x, vector)[order], rtol=0, atol=1e-6)
 
 
-def test_each_change_is_made_as_often_as_it_should_be_and_within_its_limit() -> None:
+def test_probabilities_and_limits() -> None:
     for name, option, limit in (("shift", "share=0.25", 2.0), ("rotate", "degrees=30", 3.0), ("zoom", "factor=1.44", 2.0)):
         vector = augment_of(f"{name}:{option},probability=0.3", (3, 64, 64)).draw(20_000, 0)
         used = vector.any(1).double().mean()
         assert abs(float(used) - 0.3) < 0.015 and 0.95 * limit < float(vector.abs().max()) <= limit + 1e-5
     usual = augment_of("flip:conditioned=no,shift,rotate,zoom,colour", (3, 32, 32))
     told = usual.draw(20_000, 0)[:, usual.conditioned]
-    assert abs(float((~told.any(1)).double().mean()) - 0.88**4) < 0.02  # what sampling asks for is common in training
+    assert (
+        abs(float((~told.any(1)).double().mean()) - 0.88**4) < 0.02
+    )  # zero vectors, which sampling uses, are common in training
 
 
 def test_flips_are_involutions_and_mirror() -> None:
@@ -91,7 +93,7 @@ def test_flips_are_involutions_and_mirror() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 16, 40)])
-def test_a_shift_is_by_as_many_pixels_as_is_told(shape: tuple[int, ...]) -> None:
+def test_shifts_are_whole_pixels(shape: tuple[int, ...]) -> None:
     _, height, width = shape
     augment, x = augment_of("shift:probability=1", shape), torch.rand(30, *shape)
     vector = augment.draw(30, 3)
@@ -106,7 +108,7 @@ def test_a_shift_is_by_as_many_pixels_as_is_told(shape: tuple[int, ...]) -> None
 
 @pytest.mark.parametrize("shape", [(3, 32, 32), (1, 24, 40)])
 @pytest.mark.parametrize("name", ["rotate", "zoom"])
-def test_turning_and_zooming_are_undone_by_their_opposites(name: str, shape: tuple[int, ...]) -> None:
+def test_rotation_and_zoom_are_inverted_by_their_opposites(name: str, shape: tuple[int, ...]) -> None:
     augment, x = augment_of(name, shape), smooth(8, shape)
     vector = torch.linspace(-1, 1, 8)[:, None]
     there = augment.apply(x, vector)
@@ -115,7 +117,7 @@ def test_turning_and_zooming_are_undone_by_their_opposites(name: str, shape: tup
     assert error < 2e-3 < 10e-3 < change
 
 
-def test_a_quarter_turn_and_a_double_are_what_they_say() -> None:
+def test_quarter_turn_and_double_zoom() -> None:
     x = torch.rand(1, 3, 16, 16)
     turned = augment_of("rotate:degrees=90", (3, 16, 16)).apply(x, torch.tensor([[9.0]]))
     torch.testing.assert_close(turned, x.rot90(-1, (2, 3)), atol=1e-4, rtol=0)  # clockwise
@@ -124,8 +126,8 @@ def test_a_quarter_turn_and_a_double_are_what_they_say() -> None:
     torch.testing.assert_close(torch.nn.functional.avg_pool2d(double, 2), x[..., 4:12, 4:12], atol=0.01, rtol=0)
 
 
-def test_no_corner_is_filled_with_black() -> None:
-    """The edge goes on mirrored: an image of one value stays one, and values stay within their range."""
+def test_edges_are_reflected() -> None:
+    """The edge is reflected: a constant image stays constant, and values stay in their range."""
     augment = augment_of("shift,rotate:degrees=45,zoom:factor=2", (3, 24, 16))
     vector = torch.tensor([[1.0, -1.0, 4.5, -3.5], [-1.0, 1.0, -3.0, -2.0]])
     torch.testing.assert_close(augment.apply(torch.full((2, 3, 24, 16), 0.7), vector), torch.full((2, 3, 24, 16), 0.7))
@@ -133,12 +135,12 @@ def test_no_corner_is_filled_with_black() -> None:
     assert changed.min() >= 0.2 and changed.max() <= 0.7
 
 
-def test_colours_change_as_their_names_say() -> None:
+def test_colour_changes() -> None:
     x = torch.rand(1, 4, 6, 6)
     augment = augment_of("colour", (4, 6, 6))
     names = conditioned_entries(parse_augmentations("colour"), (4, 6, 6))
     one = {name: augment.apply(x, torch.eye(4)[k : k + 1]) for k, name in enumerate(names)}
-    assert all(torch.equal(changed[:, 3], x[:, 3]) for changed in one.values())  # transparency stays
+    assert all(torch.equal(changed[:, 3], x[:, 3]) for changed in one.values())  # alpha is unchanged
     rgb, grey = x[:, :3], x[:, :3].mean(1, keepdim=True)
     torch.testing.assert_close(one["brightness"][:, :3], rgb + 0.1)
     torch.testing.assert_close(one["contrast"][:, :3], 0.5 + (rgb - 0.5) * math.exp(0.2))
@@ -153,7 +155,7 @@ def test_colours_change_as_their_names_say() -> None:
     torch.testing.assert_close(black_and_white.apply(x[:, :1], torch.tensor([[1.0, 0.0]])), x[:, :1] + 0.1)
 
 
-def test_names_are_read_with_options_and_mistakes_are_told() -> None:
+def test_specs_are_parsed_and_mistakes_refused() -> None:
     specs = parse_augmentations("zoom, shift:share=0.2,probability=0.3,flip:conditioned=no")
     assert [spec["name"] for spec in specs] == ["flip", "shift", "zoom"]
     assert specs[0]["conditioned"] is False and specs[1] == {"name": "shift", "share": 0.2, "probability": 0.3}
@@ -169,7 +171,7 @@ def test_names_are_read_with_options_and_mistakes_are_told() -> None:
 
 
 @pytest.mark.parametrize("name", ["unet", "transformer"])
-def test_a_network_that_is_told_adds_a_linear_map_without_bias(name: str) -> None:
+def test_conditioned_networks_have_a_linear_map_without_bias(name: str) -> None:
     torch.manual_seed(0)
     net = build(NETWORKS, {"name": name, "channels": 1, "height": 8, "width": 8, "cond_dim": 3}, "network")
     for parameter in net.parameters():
@@ -183,7 +185,7 @@ def test_a_network_that_is_told_adds_a_linear_map_without_bias(name: str) -> Non
 
 
 def shapes(n: int, symmetric: bool, seed: int = 0) -> Dataset:
-    """Return noisy discs at places to the left and right of the middle as often, or with a hook that turns to the right."""
+    """Return noisy discs symmetrically to the left and right of the middle, or with a hook to the right."""
     random = np.random.default_rng(seed)
     y, x = np.mgrid[:16, :16]
     images = random.integers(0, 40, (n, 1, 16, 16))
@@ -195,16 +197,16 @@ def shapes(n: int, symmetric: bool, seed: int = 0) -> Dataset:
     return Dataset("shapes", torch.from_numpy(images.astype(np.uint8)))
 
 
-def test_the_mirror_check_knows_digits_and_hooks_from_shapes_without_a_side() -> None:
+def test_mirroring_is_unsafe_for_digits_and_hooks_only() -> None:
     digits = load_data("digits")
     some = digits.take(torch.randperm(len(digits), generator=torch.Generator().manual_seed(0))[:200])
     assert not check_mirroring(Dataset("digits", some.x)).is_safe
     assert check_mirroring(shapes(300, True)).is_safe and not check_mirroring(shapes(300, False)).is_safe
-    assert not check_mirroring(shapes(MIN_IMAGES - 1, True)).is_safe  # too few to say
+    assert not check_mirroring(shapes(MIN_IMAGES - 1, True)).is_safe  # too few to test
 
 
-def test_the_mirror_check_sees_labels_that_mirroring_exchanges() -> None:
-    """Hooks to the left and to the right, as often: mirrored they are such a set again, but with the wrong labels."""
+def test_mirroring_is_unsafe_if_it_exchanges_labels() -> None:
+    """Equally many hooks to the left and right: the mirrored images are the same set, but with wrong labels."""
     right = shapes(150, False).x
     assert isinstance(right, Tensor)
     both, side = torch.cat([right, right.flip(-1)]), torch.arange(300) // 150
@@ -212,7 +214,7 @@ def test_the_mirror_check_sees_labels_that_mirroring_exchanges() -> None:
     assert not check_mirroring(Dataset("hooks", both, side, ("right", "left"))).is_safe
 
 
-def test_auto_chooses_by_count_passes_and_kind() -> None:
+def test_auto_depends_on_count_epochs_and_kind() -> None:
     grey, many = shapes(100, True), shapes(ENOUGH_IMAGES + 1, True)
     specs, why = choose_augment("auto", grey, None)
     assert [s["name"] for s in specs] == ["flip", "shift", "rotate", "zoom"] and not specs[0]["conditioned"]
@@ -244,7 +246,7 @@ def test_every_kind_of_image_can_be_augmented(command, tmp_path: Path, mode: str
     assert reverie.load(tmp_path / "run").sample(2, steps=2).x.shape[:3] == (2, *size)
 
 
-def test_what_may_leak_is_not_told_and_none_is_none(tmp_path: Path) -> None:
+def test_unconditioned_flips_and_none(tmp_path: Path) -> None:
     run = api.prepare("digits8", tmp_path / "untold", steps=1, network=TINY, augment="flip:conditioned=no", clusters=0).run
     assert run.config.family.network["cond_dim"] == 0 and run.model.augment is not None
     x = torch.rand(64, 1, 8, 8)
@@ -255,7 +257,7 @@ def test_what_may_leak_is_not_told_and_none_is_none(tmp_path: Path) -> None:
     assert run.config.family.augment == () and run.model.augment is None and run.config.family.network["cond_dim"] == 0
 
 
-def test_mistakes_with_augment_are_refused_kindly(command, tmp_path: Path) -> None:
+def test_invalid_augment_options_are_refused(command, tmp_path: Path) -> None:
     out = tmp_path / "run"
     code, _, err = command("train", "spiral", "--steps", 1, "--out", out, "--augment", "flip")
     assert code == 2 and "points cannot be augmented" in err and not out.exists()
@@ -289,7 +291,7 @@ def test_resuming_with_augmentation_is_exact(tmp_path: Path) -> None:
 
 
 def column(folder: Path) -> Path:
-    """Write images with one bright column, always at the same place, of varying height and brightness."""
+    """Write images with one bright column at a fixed place, of varying height and brightness."""
     random = np.random.default_rng(0)
     pixels = np.zeros((200, 8, 8), np.uint8)
     for image in pixels:
@@ -300,8 +302,8 @@ def column(folder: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_what_is_told_does_not_leak_and_what_is_not_told_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns shifted in training: a network that is told draws them where they are, one that is not where they were put."""
+def test_conditioned_changes_do_not_leak(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns shifted in training: a conditioned network generates them at their place, an unconditioned one does not."""
 
     def off_place(name: str) -> float:
         options = {"steps": 600, "batch": 64, "network": "unet:widths=[16,24],groups=4,embedding_dim=32,stem=1"}

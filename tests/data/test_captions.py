@@ -53,7 +53,7 @@ def test_captions_are_read(tmp_path: Path, form: str, labels: str) -> None:
     assert load_data(tmp_path, labels="none").fingerprint() != data.fingerprint()
 
 
-def test_an_image_without_a_caption_is_learned_without(tmp_path: Path) -> None:
+def test_missing_captions_are_null_conditions(tmp_path: Path) -> None:
     for name, words in zip(pictures(tmp_path), WORDS[:5], strict=False):
         (tmp_path / name).with_suffix(".txt").write_text(words)
     data = load_data(tmp_path)
@@ -70,14 +70,14 @@ def test_an_image_without_a_caption_is_learned_without(tmp_path: Path) -> None:
     [(b"\xff\xfe\x00\x81", "UTF-8"), (b"x" * (2**16 + 1), "KiB"), (b"", "empty")],
     ids=["binary", "huge", "empty"],
 )
-def test_hostile_texts_are_refused_in_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
+def test_hostile_texts_are_refused(tmp_path: Path, content: bytes, words: str) -> None:
     for name in pictures(tmp_path):
         (tmp_path / name).with_suffix(".txt").write_bytes(content)
     with pytest.raises(UserError, match=words):
         load_data(tmp_path, labels="captions")
 
 
-def test_captions_that_are_not_there_are_refused(tmp_path: Path) -> None:
+def test_missing_captions_are_refused(tmp_path: Path) -> None:
     pictures(tmp_path)
     with pytest.raises(UserError, match="has no captions"):
         load_data(tmp_path, labels="captions")
@@ -109,7 +109,7 @@ def test_numbers_and_images_of_columns(tmp_path: Path) -> None:
         ({"edges": ""}, {"condition_image": "edges"}, "no image"),
     ],
 )
-def test_hostile_columns_are_refused_in_a_sentence(tmp_path: Path, row: dict, options: dict, words: str) -> None:
+def test_hostile_columns_are_refused(tmp_path: Path, row: dict, options: dict, words: str) -> None:
     names = pictures(tmp_path)
     (tmp_path / "metadata.jsonl").write_text("\n".join(json.dumps({"file_name": n, **row}) for n in names))
     with pytest.raises(UserError, match=words):
@@ -118,12 +118,12 @@ def test_hostile_columns_are_refused_in_a_sentence(tmp_path: Path, row: dict, op
 
 @settings(max_examples=20)
 @given(st.lists(st.text(max_size=40), min_size=1, max_size=8))
-def test_any_caption_comes_back_as_it_is_read(texts: list[str]) -> None:
-    told = make_conditions(["a plain one", *texts])
+def test_captions_round_trip(texts: list[str]) -> None:
+    conditions = make_conditions(["a plain one", *texts])
     for text in texts:
-        row, whole = told.form.tokens(text)
+        row, whole = conditions.form.tokens(text)
         if whole:
-            assert told.form.caption(torch.from_numpy(row)) == normalize_caption(text).strip()
+            assert conditions.form.caption(torch.from_numpy(row)) == normalize_caption(text).strip()
 
 
 def test_attributes_of_captions() -> None:
@@ -150,16 +150,16 @@ def test_slant_is_the_shear_of_a_stroke(shear: float) -> None:
     assert float(measure_digits(bar(4, shear))["slant"]) == pytest.approx(shear, abs=0.02)
 
 
-def test_captioned_digits_leave_combinations_out_but_no_pair_of_words() -> None:
+def test_left_out_combinations_keep_every_pair_of_words() -> None:
     data = load_data("captioned-digits")
-    told = data.conditions
-    assert told is not None
-    assert told.unseen_images is not None
-    assert len(data) + len(told.unseen) == 5000
-    assert len(told.unseen_images) == len(told.unseen)
+    conditions = data.conditions
+    assert conditions is not None
+    assert conditions.unseen_images is not None
+    assert len(data) + len(conditions.unseen) == 5000
+    assert len(conditions.unseen_images) == len(conditions.unseen)
     seen, unseen = (
         {tuple(row) for row in torch.stack([a.of(captions) for a in ATTRIBUTES], 1).tolist()}
-        for captions in (told.captions, told.unseen)
+        for captions in (conditions.captions, conditions.unseen)
     )
     assert not seen & unseen
     assert len(unseen) <= 30
@@ -168,11 +168,12 @@ def test_captioned_digits_leave_combinations_out_but_no_pair_of_words() -> None:
             pair = tuple(value for j, value in enumerate(triple) if j != k)
             assert any(tuple(v for j, v in enumerate(other) if j != k) == pair for other in seen)
     assert (
-        len({len(told.form.caption_tokenizer.encode(normalize_caption(word))) for a in ATTRIBUTES for word in a.words}) == 1
-    )  # a token each
+        len({len(conditions.form.caption_tokenizer.encode(normalize_caption(word))) for a in ATTRIBUTES for word in a.words})
+        == 1
+    )  # one token each
 
 
-def test_pairs_of_a_tar_file_are_read(tmp_path: Path) -> None:
+def test_tar_files_of_images_and_captions(tmp_path: Path) -> None:
     folder, packed = tmp_path / "000", tmp_path / "shard.tar"
     folder.mkdir()
     with tarfile.open(packed, "w") as archive:

@@ -1,4 +1,4 @@
-"""Classifiers of a data set's own labels: their time, and the cache that keeps them."""
+"""Classifiers of a dataset's own labels: the time limit and the cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Dataset, Dat
 
 
 def count_trainings(monkeypatch: pytest.MonkeyPatch, longest: float = 1e9) -> list[float]:
-    """Note the time limit of each training that is made, and shorten those without one."""
+    """Record the time limit of each training, and shorten unlimited ones."""
     made: list[float] = []
     train = classifiers.train_classifier
 
@@ -48,12 +48,14 @@ def test_a_classifier_is_trained_once(parts: tuple[Dataset, Dataset], monkeypatc
     assert made == [SHORT] and again.cached and not first.cached
     assert again.facts == first.facts and torch.equal(again.net(x)[1], first.net(x)[1])
     assert first.facts.steps < default_steps(len(parts[0])) and first.facts.seconds > 0
-    assert not label_classifier(*parts, seed=1, seconds=SHORT).cached  # of another seed
-    assert not label_classifier(*parts, seconds=4 * SHORT).cached  # it had less than half of the time that there is now
-    assert len(made) == 3 and cached_classifier(parts[0]) is None  # where there is no limit, none that was cut short is taken
+    assert not label_classifier(*parts, seed=1, seconds=SHORT).cached  # another seed
+    assert not label_classifier(*parts, seconds=4 * SHORT).cached  # it was trained for less than half of this limit
+    assert (
+        len(made) == 3 and cached_classifier(parts[0]) is None
+    )  # without a limit, incompletely trained classifiers are not used
 
 
-def test_a_whole_training_is_taken_for_any_limit(parts: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_trainings_serve_any_limit(parts: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
     made = count_trainings(monkeypatch)
     monkeypatch.setattr("reverie.nets.lenet.MAX_STEPS", 20)
     label_classifier(*parts)
@@ -61,7 +63,7 @@ def test_a_whole_training_is_taken_for_any_limit(parts: tuple[Dataset, Dataset],
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "not finite", "other form", "no checksum", "link"])
-def test_a_damaged_file_is_trained_again(
+def test_damaged_files_are_replaced(
     damage: str, parts: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     net, facts = (found := label_classifier(*parts, seconds=SHORT)).net, found.facts
@@ -97,7 +99,7 @@ RIGHT = {"format": 2, "steps": 50, "seconds": 1.0, "accuracy": 0.5, "held_out": 
         {"steps": 0}, {"steps": "50"}, {"seconds": -1.0}, {"accuracy": 7.0}, {"accuracy": float("nan")}, {"held_out": 0},
         {"held_out": float("inf")}, {"format": 1}, {"more": 1}))],
 )  # fmt: skip
-def test_a_classifier_with_wrong_facts_is_not_used(facts: str, parts: tuple[Dataset, Dataset]) -> None:
+def test_invalid_records_are_ignored(facts: str, parts: tuple[Dataset, Dataset]) -> None:
     net = label_classifier(*parts, seconds=SHORT).net
     write_tensors(kept(), net.state_dict(), json.dumps(RIGHT))
     assert label_classifier(*parts, seconds=SHORT).facts.steps == 50
@@ -105,9 +107,7 @@ def test_a_classifier_with_wrong_facts_is_not_used(facts: str, parts: tuple[Data
     assert not label_classifier(*parts, seconds=SHORT).cached
 
 
-def test_nothing_is_kept_where_the_cache_is_off_or_nowhere(
-    parts: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_cache_nothing_is_stored(parts: tuple[Dataset, Dataset], monkeypatch: pytest.MonkeyPatch) -> None:
     made = count_trainings(monkeypatch)
     monkeypatch.setenv(SWITCH, "off")
     label_classifier(*parts, seconds=SHORT)
@@ -117,7 +117,7 @@ def test_nothing_is_kept_where_the_cache_is_off_or_nowhere(
     assert not label_classifier(*parts, seconds=SHORT).cached and made == [SHORT, SHORT]
 
 
-def test_a_cache_keeps_what_was_used_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_evicts_the_least_recently_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import os
 
     from pydantic import TypeAdapter
@@ -130,7 +130,7 @@ def test_a_cache_keeps_what_was_used_last(tmp_path: Path, monkeypatch: pytest.Mo
     for k, name in enumerate("abcd"):
         cache.write(name, x, "1")
         os.utime(folder / f"{name}.safetensors", (k, k))
-    assert cache.read("a", lambda _: tensor_specs(x), TypeAdapter(int)) is not None  # used now
+    assert cache.read("a", lambda _: tensor_specs(x), TypeAdapter(int)) is not None  # most recently used
     (folder / ".e-12345678.safetensors").write_bytes(b"begun")
     os.utime(folder / ".e-12345678.safetensors", (0, 0))
     cache.write("f", x, "1")
@@ -140,7 +140,7 @@ def test_a_cache_keeps_what_was_used_last(tmp_path: Path, monkeypatch: pytest.Mo
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 5000
 
 
-def test_what_no_classifier_takes() -> None:
+def test_data_without_a_classifier() -> None:
     images = load_data("digits8")
     assert can_classify(images) and not can_classify(load_data("spiral", 50))
     assert not can_classify(Dataset("few", images.x[:, :, :3], images.labels, images.label_names))

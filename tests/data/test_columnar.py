@@ -1,4 +1,4 @@
-"""Parquet and arrow files that were made to do harm: none ends the process, fills the memory or takes long."""
+"""Hostile parquet and arrow files: none crashes the process, exhausts memory or takes long."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from reverie.data import load_data
 
 arrow = pytest.importorskip("pyarrow")
 parquet = pytest.importorskip("pyarrow.parquet")
-MEBIBYTES, REFUSING, SECONDS = 700, 64, 20  # at most; MiB where a file is refused
+MEBIBYTES, REFUSING, SECONDS = 700, 64, 20  # maximum, in MiB, if a file is refused
 READING = """
 import json, resource, sys, time
 from reverie.base.errors import UserError
@@ -61,24 +61,24 @@ def packed(table: object, **options: object) -> bytes:
 
 
 def small(count: int = 3) -> object:
-    """Return images with words and numbers beside them."""
+    """Return images with words and numbers."""
     words = {"label": [f"class {k % 2}" for k in range(count)], "caption": [f"a thing {k}" for k in range(count)]}
     return arrow.table({"image": [png(k) for k in range(count)], **words, "age": [float(k) for k in range(count)]})
 
 
 def same(value: str | bytes, count: int) -> object:
-    """Return a value so many times, which takes the room of one."""
+    """Return a repeated value that is stored once."""
     return arrow.DictionaryArray.from_arrays(arrow.array(np.zeros(count, np.int8)), arrow.array([value]))
 
 
 def repeated(caption: int, rows: int) -> object:
-    """Return one image and one caption of so many letters, each meant by so many rows."""
+    """Return one image and one caption, each referenced by many rows."""
     words = same("x" * caption, rows)
     return arrow.table({"image": arrow.array([png()] * rows), "caption": words, "label": words})
 
 
 def understated() -> bytes:
-    """Return a file whose footer says 1 byte of a column that takes 64 MiB."""
+    """Return a file whose footer states 1 byte for a column of 64 MiB."""
     table = arrow.table({"image": [png()], "caption": ["x" * 2**26]})
     whole = packed(table, use_dictionary=False, data_page_size=2**30, write_statistics=False)
     (length,) = struct.unpack("<I", whole[-8:-4])
@@ -106,12 +106,12 @@ FILES: dict[str, Callable[[], bytes]] = {
     "nothing.parquet": lambda: packed(arrow.table({"image": arrow.nulls(2**24, arrow.binary())})),
     "understated.parquet": understated,
 }
-READ = {"captions.parquet", "caption.parquet", "caption.arrow"}  # what is too much of these is never unpacked
+READ = {"captions.parquet", "caption.parquet", "caption.arrow"}  # these are never decompressed
 
 
 @pytest.fixture(scope="module")
 def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, float, float]]:
-    """Read each hostile file in a process of its own kind: what it was told, MiB and seconds that it took."""
+    """Read each hostile file in its own process: outcome, MiB and seconds."""
     root, paths = tmp_path_factory.mktemp("hostile"), []
     for name, made in FILES.items():
         path = root / name.replace(".", "-") / f"0.{name.rpartition('.')[2]}"
@@ -129,14 +129,14 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, float
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_small_file_takes_little_memory_and_time(name: str, read: dict[str, tuple[str, float, float]]) -> None:
+def test_hostile_files_need_little_memory_and_time(name: str, read: dict[str, tuple[str, float, float]]) -> None:
     said, memory, seconds = read[name]
     assert memory < (MEBIBYTES if name in READ else REFUSING) and seconds < SECONDS, read[name]
     assert bool(said) != (name in READ) and "\n" not in said, said
     assert "0." + name.rpartition(".")[2] in said or not said
 
 
-def test_no_changed_word_of_an_arrow_stream_ends_the_process(tmp_path: Path) -> None:
+def test_modified_arrow_streams_never_crash(tmp_path: Path) -> None:
     whole, paths = stream(small()), []
     for place in range(0, len(whole) - 4, 4):
         for value in (2**31 - 1, 2**28):
@@ -169,7 +169,7 @@ def test_labels_and_captions_of_every_type_are_read(kind: str, tmp_path: Path) -
         assert load_data(folder, labels="cls").label_names == ("p", "q")
 
 
-def test_a_column_of_several_values_is_no_label(tmp_path: Path) -> None:
+def test_list_columns_are_not_labels(tmp_path: Path) -> None:
     (tmp_path / "p").mkdir()
     (tmp_path / "p" / "0.parquet").write_bytes(packed(arrow.table({"image": [png(k) for k in range(4)], "label": [[1]] * 4})))
     assert load_data(tmp_path / "p").labels is None

@@ -26,12 +26,12 @@ def brute(points: np.ndarray, count: int = 100_000) -> tuple[np.ndarray, np.ndar
 
 HARD = np.array(
     [
-        [-1 / 8, -1 / 8],  # the centre, where every direction is alike
+        [-1 / 8, -1 / 8],  # the centre, from which all directions are equal
         spiral_curve(np.array(THETA_MIN)) - [0.1, 0.01],  # before the inner end
         spiral_curve(np.array(THETA_MAX)) + [-0.4, 0.02],  # beyond the outer end
         [50.0, -30.0],
         [0.0, 1.0],  # the end itself is (-1/8, 1)
-        [0.52831359, 0.33548026],  # as good as half way between two turns
+        [0.52831359, 0.33548026],  # half way between two turns
     ]
 )
 
@@ -40,14 +40,14 @@ def test_the_closest_point_agrees_with_brute_force() -> None:
     points = np.concatenate([np.random.default_rng(0).normal(0, 0.9, (600, 2)), HARD])
     _, distance = closest_on_spiral(points)
     _, expected = brute(points)
-    assert (distance <= expected + 1e-12).all()  # never worse than a hundred thousand candidates
+    assert (distance <= expected + 1e-12).all()  # never worse than 100,000 candidates
     half_cell = (THETA_MAX - THETA_MIN) / 100_000 / 2
     slack = (1.2**2 + 1.2 * expected) * half_cell**2  # speed and curvature of the curve are below 1.2
     assert (expected**2 - distance**2 <= slack + 1e-12).all()
 
 
-def test_the_closest_point_where_newton_divides_by_nothing() -> None:
-    """Centres of curvature make the second derivative vanish, so a plain Newton step is infinite."""
+def test_closest_point_of_centres_of_curvature() -> None:
+    """Centres of curvature, where the second derivative vanishes and Newton steps are infinite."""
     theta = np.linspace(THETA_MIN, THETA_MAX, 300)[1:-1]
     d1 = np.stack([np.cos(theta) - theta * np.sin(theta), np.sin(theta) + theta * np.cos(theta)], -1) / (4 * np.pi)
     d2 = np.stack([-2 * np.sin(theta) - theta * np.cos(theta), 2 * np.cos(theta) - theta * np.sin(theta)], -1) / (4 * np.pi)
@@ -59,8 +59,8 @@ def test_the_closest_point_where_newton_divides_by_nothing() -> None:
     assert (distance <= expected + 1e-12).all()
 
 
-def test_the_closest_point_on_the_ridge_between_two_turns() -> None:
-    """Half way between a point and the one a turn further out, a coarse search does not know which is closer."""
+def test_closest_point_between_two_turns() -> None:
+    """Half way between two turns, where a coarse search is ambiguous."""
     theta = np.linspace(THETA_MIN, THETA_MAX - 2 * np.pi, 200)
     ridge = (spiral_curve(theta) + spiral_curve(theta + 2 * np.pi)) / 2
     points = (ridge[:, None] + np.random.default_rng(2).normal(0, 0.004, (200, 5, 2))).reshape(-1, 2)
@@ -75,7 +75,7 @@ def test_a_point_of_the_curve_is_its_own_closest(theta: float) -> None:
     assert distance[0] < 1e-12 and found[0] == pytest.approx(theta, abs=1e-7)
 
 
-def test_ends_are_answers() -> None:
+def test_closest_point_may_be_an_end() -> None:
     theta, _ = closest_on_spiral(HARD[1:3])
     assert theta.tolist() == [THETA_MIN, THETA_MAX]
 
@@ -97,7 +97,7 @@ def test_the_spiral_is_on_its_curve_and_uniform_in_theta() -> None:
     assert figures["mean_distance"] < 1e-7 and figures["coverage_ks"] < 0.03
 
 
-def test_checkerboard_and_eight_gaussians_are_what_they_say() -> None:
+def test_checkerboard_and_eight_gaussians() -> None:
     board = load_data("checkerboard", 4000).x.numpy()
     cells = np.floor((board + 1) * 2).astype(int)
     assert (cells.sum(1) % 2 == 0).all() and len(np.unique(cells, axis=0)) == 8
@@ -106,7 +106,7 @@ def test_checkerboard_and_eight_gaussians_are_what_they_say() -> None:
     assert np.bincount(nearest, minlength=8).min() > 850
 
 
-def test_patterns_are_labelled_by_what_they_are() -> None:
+def test_patterns_are_labelled() -> None:
     data = load_data("patterns", 5000)
     assert data.label_names == PATTERNS and data.labels is not None
     assert torch.bincount(data.labels).tolist() == [1000] * len(PATTERNS)
@@ -127,15 +127,15 @@ def test_the_split_is_a_function_of_the_seed() -> None:
 
 
 @pytest.mark.parametrize(("single", "times", "least"), [(80, 5, 190), (0, 2, 180), (1, 199, 190)])
-def test_no_copy_of_a_held_out_image_is_trained_on(single: int, times: int, least: int) -> None:
-    """Of 200 images some are there once and the others `times` times: held-out figures must be of images that are new."""
+def test_no_training_image_has_a_held_out_copy(single: int, times: int, least: int) -> None:
+    """Some of 200 images are unique and the others occur `times` times."""
     random = np.random.default_rng(0)
     different = random.integers(0, 256, (200, 3, 8, 8), dtype=np.uint8)
     copied = np.repeat(different[single:], times, 0)[: 200 - single]
     data = Dataset("copies", torch.from_numpy(np.concatenate([different[:single], copied])))
     train, held = data.split(0)
     assert least <= len(train) <= 190 and len(held) == 10
-    if times < 199:  # else there are but two, and one of them must be on both sides
+    if times < 199:  # with only two images one must be in both parts
         assert not {row.numpy().tobytes() for row in train.x} & {row.numpy().tobytes() for row in held.x}
     assert torch.equal(held.x, data.split(0)[1].x)
 
@@ -147,7 +147,7 @@ def test_bad_requests_are_refused(name: str, size: int, match: str) -> None:
 
 
 def test_sliced_wasserstein_of_a_shift_is_known() -> None:
-    """Shifting by v moves every projection by u·v; the mean of |u·v| over directions in the plane is 2|v|/pi."""
+    """A shift by v moves every projection by u·v; the mean of |u·v| over directions in the plane is 2|v|/pi."""
     x = np.random.default_rng(0).normal(size=(500, 2))
     assert float(sliced_wasserstein(x, x + [0.3, 0.4], p=1, directions=20_000)) == pytest.approx(2 * 0.5 / np.pi, rel=0.01)
     assert sliced_wasserstein(x, x[::-1], p=1) == 0
@@ -160,6 +160,6 @@ def test_score_spiral_notices_uneven_coverage() -> None:
     assert kstest(theta, "uniform", (THETA_MIN, (THETA_MAX - THETA_MIN) / 2)).pvalue > 0.01
 
 
-def test_copies_are_counted_in_words() -> None:
+def test_duplicate_notes() -> None:
     assert duplicate_note(1, "image") == ("1 image is an exact copy of another",)
     assert duplicate_note(2, "point") == ("2 points are exact copies of others",) and duplicate_note(0, "image") == ()

@@ -1,4 +1,4 @@
-"""The cache of decoded images: used where no file has changed, and never where it is damaged."""
+"""The cache of decoded images: used if no file has changed, and never if damaged."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def decodings(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What is decoded."""
+    """Record which files are decoded."""
     seen: list[bytes] = []
     decode = image_folder.decode
     monkeypatch.setattr(image_folder, "decode", lambda data, recipe: (seen.append(data), decode(data, recipe))[1])
@@ -70,7 +70,7 @@ def test_files_are_decoded_once(images: Path, decodings: list[bytes]) -> None:
     assert len(decodings) == COUNT and not from_cache(first) and from_cache(again) and same(first, again)
     other = load_data(str(images), size="8")
     assert len(decodings) == 2 * COUNT and other.shape == (3, 8, 8) and not from_cache(other)
-    assert from_cache(load_data(str(images), size="16", labels="none"))  # labels are no part of what is decoded
+    assert from_cache(load_data(str(images), size="16", labels="none"))  # labels do not affect decoding
 
 
 def test_a_file_that_changed_is_decoded_again(images: Path, decodings: list[bytes]) -> None:
@@ -79,7 +79,7 @@ def test_a_file_that_changed_is_decoded_again(images: Path, decodings: list[byte
     state, content = path.stat(), picture(3)
     shutil.copy(path, images.parent / "old.png")
     path.write_bytes(content[: state.st_size].ljust(state.st_size, b"\0"))
-    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))  # of the same size and time
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))  # same size and time
     changed = load_data(str(images), size="16")
     assert not from_cache(changed) and len(decodings) >= 2 * COUNT - 1
     (images / "class1" / "new.png").write_bytes(picture(9))
@@ -109,10 +109,10 @@ def test_a_damaged_file_is_decoded_again(damage: str, images: Path, decodings: l
     decodings.clear()
     again = load_data(str(images), size="16")
     assert len(decodings) == COUNT and not from_cache(again) and same(first, again)
-    assert from_cache(load_data(str(images), size="16"))  # it was mended
+    assert from_cache(load_data(str(images), size="16"))  # it was replaced
 
 
-def test_broken_files_are_told_from_the_cache_too(images: Path, decodings: list[bytes]) -> None:
+def test_broken_files_are_cached_too(images: Path, decodings: list[bytes]) -> None:
     path = images / "class0" / "2.png"
     path.write_bytes(path.read_bytes()[:-60])
     first, again = load_data(str(images), size="16"), load_data(str(images), size="16")
@@ -122,9 +122,7 @@ def test_broken_files_are_told_from_the_cache_too(images: Path, decodings: list[
         load_data(str(images), size="16", strict=True)
 
 
-def test_nothing_is_kept_where_it_is_off_small_or_too_large(
-    images: Path, decodings: list[bytes], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_not_cached(images: Path, decodings: list[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setenv(SWITCH, "off")
         load_data(str(images), size="16")
@@ -137,7 +135,7 @@ def test_nothing_is_kept_where_it_is_off_small_or_too_large(
     assert not kept(images) and len(decodings) == 3 * COUNT
 
 
-def test_several_programs_may_read_at_once(images: Path) -> None:
+def test_concurrent_programs(images: Path) -> None:
     with ThreadPoolExecutor(4) as threads:
         found = list(threads.map(lambda _: load_data(str(images), size="16"), range(8)))
     assert all(same(found[0], one) for one in found) and len(kept(images)) == 1

@@ -1,4 +1,4 @@
-"""`reverie pack`: the same images give the same bytes, as WebDataset reads them, whole or not at all."""
+"""`reverie pack`: deterministic, in WebDataset format, and atomic."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def test_the_same_images_give_the_same_bytes(photos: Path, tmp_path: Path) -> No
     assert load_data(tmp_path / "a").fingerprint() == load_data(photos).fingerprint()
 
 
-def test_the_index_of_a_pack_is_the_one_that_is_made_of_its_shards(shards: Path) -> None:
+def test_packing_and_indexing_give_the_same_index(shards: Path) -> None:
     packed = (shards / INDEX).read_bytes()
     (shards / INDEX).unlink()
     load_data(shards)
     assert (shards / INDEX).read_bytes() == packed
 
 
-def test_shards_are_those_of_webdataset(photos: Path, tmp_path: Path) -> None:
+def test_shards_are_in_webdataset_format(photos: Path, tmp_path: Path) -> None:
     reverie.pack(photos, tmp_path / "a")
     with tarfile.open(tmp_path / "a" / "000000.tar") as archive:
         names = archive.getnames()
@@ -54,7 +54,7 @@ def test_shards_are_those_of_webdataset(photos: Path, tmp_path: Path) -> None:
         assert all(member.mtime == 0 and member.uid == 0 and member.uname == "" for member in archive)
 
 
-def test_captions_and_numbers_go_along(photos: Path, tmp_path: Path) -> None:
+def test_captions_and_numbers_are_packed(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos / "cat", tmp_path / "cats")
     rows = [{"file_name": f"{k}.png", "text": f"cat {k} sits", "angle": k / 2} for k in range(40)]
     (tmp_path / "cats" / "metadata.jsonl").write_text("\n".join(map(json.dumps, rows)))
@@ -70,7 +70,7 @@ def test_captions_and_numbers_go_along(photos: Path, tmp_path: Path) -> None:
         load_data(tmp_path / "a", condition_columns="height")
 
 
-def test_labels_of_shards_can_come_from_the_names_of_their_images(photos: Path, tmp_path: Path) -> None:
+def test_labels_from_image_names(photos: Path, tmp_path: Path) -> None:
     reverie.pack(photos, tmp_path / "a", labels="none")
     assert load_data(tmp_path / "a", labels="folder").label_names == ("cat", "dog", "eel")
     assert load_data(tmp_path / "a", labels="none").labels is None
@@ -79,7 +79,7 @@ def test_labels_of_shards_can_come_from_the_names_of_their_images(photos: Path, 
             load_data(tmp_path / "a", labels=how)
 
 
-def test_broken_images_are_left_out_and_told(photos: Path, tmp_path: Path) -> None:
+def test_broken_images_are_skipped_and_reported(photos: Path, tmp_path: Path) -> None:
     shutil.copytree(photos, tmp_path / "f")
     (tmp_path / "f" / "cat" / "0.png").write_bytes(b"no image")
     whole = (tmp_path / "f" / "dog" / "3.png").read_bytes()
@@ -99,7 +99,7 @@ def test_impossible_sizes_are_refused(size: str, photos: Path, tmp_path: Path) -
     assert not (tmp_path / "a").exists()
 
 
-def test_nothing_of_others_is_lost(photos: Path, tmp_path: Path) -> None:
+def test_other_files_are_never_overwritten(photos: Path, tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "diary.txt").write_text("mine")
     for overwrite in (False, True):
@@ -137,18 +137,16 @@ def test_the_command(photos: Path, tmp_path: Path, command: Callable[..., tuple[
     assert code == 2 and "is not empty; choose another --out" in err
 
 
-def test_an_index_is_made_in_the_cache_where_shards_cannot_be_written_beside(
-    shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_read_only_shards_have_a_cached_index(shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (shards / INDEX).unlink()
-    (shards / INDEX).symlink_to("/nowhere/at/all")  # a place that is refused
+    (shards / INDEX).symlink_to("/nowhere/at/all")  # a folder that is not writable
     data = load_data(shards)
     assert len(data) == 120 and len(list((tmp_path / "cache" / "reverie" / "indexes").iterdir())) == 1
     monkeypatch.setattr(build, "examine", None)
     assert np.array_equal(load_data(shards).batch(torch.arange(3))[0], data.batch(torch.arange(3))[0])
 
 
-def test_sizes_in_words() -> None:
+def test_parse_bytes() -> None:
     assert [packing.parse_bytes(text) for text in ("256MB", "1 GiB", "10KB", "2.5mb", "20000")] == [
         256_000_000, 2**30, 10_000, 2_500_000, 20_000,
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Pairs of texts: files of every kind, hostile ones among them, generated sets, and what is held out."""
+"""Pairs of texts: files of every format, hostile ones, generated datasets, and the held-out split."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ ROWS = [(f"source {k}, with a comma", f"target {k}") for k in range(12)]
 
 
 def pairs_in(path: Path, **options: str) -> list[tuple[str, str]]:
-    """Return the pairs that a file holds."""
+    """Return the pairs of a file."""
     found = load_data(path, **options)
     assert isinstance(found.x, TextPairs) and found.kind == "pairs"
     return list(found.x.pairs())
 
 
-def test_a_table_a_jsonl_file_and_two_files(tmp_path: Path) -> None:
+def test_formats_of_pairs(tmp_path: Path) -> None:
     table = tmp_path / "a.csv"
     table.write_text("source,target,more\n" + "".join(f'"{s}",{t},1\n' for s, t in ROWS))
     assert pairs_in(table) == ROWS
@@ -40,10 +40,10 @@ def test_a_table_a_jsonl_file_and_two_files(tmp_path: Path) -> None:
     (tmp_path / "en.txt").write_text("\n".join(s for s, _ in ROWS))
     (tmp_path / "fa.txt").write_text("\n".join(t for _, t in ROWS))
     assert pairs_in(tmp_path / "en.txt", pairs=str(tmp_path / "fa.txt")) == ROWS
-    assert pairs_in(tmp_path / "en.txt", pairs="elsewhere/fa.txt") == ROWS  # beside it, where it may have been moved
+    assert pairs_in(tmp_path / "en.txt", pairs="elsewhere/fa.txt") == ROWS  # beside the source file, for moved files
 
 
-def test_a_table_of_numbers_and_other_files_stay_what_they_were(tmp_path: Path) -> None:
+def test_other_files_are_not_pairs(tmp_path: Path) -> None:
     numbers = tmp_path / "points.csv"
     numbers.write_text("source,target\n" + "".join(f"{k},{k % 2}\n" for k in range(20)))
     assert load_data(numbers).kind == "points"
@@ -65,14 +65,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_hostile_files_get_one_sentence(tmp_path: Path, name: str) -> None:
+def test_hostile_files_are_refused(tmp_path: Path, name: str) -> None:
     text, words = CASES[name]
     (tmp_path / name).write_text(text)
     with pytest.raises(UserError, match=words):
         load_data(tmp_path / name, pairs="source,target" if name != "empty.csv" else None)
 
 
-def test_mistakes_of_the_option(tmp_path: Path) -> None:
+def test_invalid_pairs_options_are_refused(tmp_path: Path) -> None:
     table, binary, text = tmp_path / "a.csv", tmp_path / "b.csv", tmp_path / "a.txt"
     table.write_text("de,en\n" + "ja,yes\n" * 12)
     binary.write_bytes(b"source,target\n\xff\xfe\x00,b\n")
@@ -93,7 +93,7 @@ def test_mistakes_of_the_option(tmp_path: Path) -> None:
         load_data(tmp_path / "c.csv", strict=True)
 
 
-def test_no_source_is_trained_on_and_held_out(tmp_path: Path) -> None:
+def test_sources_are_either_trained_on_or_held_out(tmp_path: Path) -> None:
     pairs = [(f"{k % 40}", f"{k}") for k in range(200)]
     train, held = make_pairs(pairs).split(3)
     assert len(train) + len(held) == 200 and len(held) == 10
@@ -104,7 +104,9 @@ def test_no_source_is_trained_on_and_held_out(tmp_path: Path) -> None:
         assert isinstance(train, TextPairs) and isinstance(held, TextPairs) and len(held) == 20
         seen = list(train.pairs())
         assert not {s for s, _ in seen} & {s for s, _ in held.pairs()}
-        assert name == "reversal" or not {t for _, t in seen} & {t for _, t in held.pairs()}  # no date, no number is in both
+        assert name == "reversal" or not {t for _, t in seen} & {
+            t for _, t in held.pairs()
+        }  # no date and no number is in both parts
         assert data.fingerprint() == load_data(name, 400).fingerprint() != load_data(name, 400, 1).fingerprint()
 
 
@@ -133,8 +135,8 @@ def test_numbers_in_words() -> None:
     ]  # fmt: skip
 
 
-def test_words_tell_the_number_and_the_day() -> None:
-    """Read back by a reader of its own."""
+def test_words_parse_back_to_numbers_and_days() -> None:
+    """Parsed back by an independent parser."""
     units = {english(k): k for k in range(1, 100)}
     data = load_data("numbers-en", 300).x
     assert isinstance(data, TextPairs)

@@ -1,4 +1,4 @@
-"""Readers of idx, cdb, arrays and tables against real files, known values and hostile bytes."""
+"""Readers of idx, cdb, arrays and tables, with real files, known values and hostile bytes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from reverie.data.idx import read_idx
 SHARED = Path(os.environ.get("REVERIE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data")
 needs_mnist = pytest.mark.skipif(not (SHARED / "mnist").is_dir(), reason="the MNIST files are not on this machine")
 needs_hoda = pytest.mark.skipif(not (SHARED / "hoda").is_dir(), reason="the Hoda files are not on this machine")
-MNIST_PIXELS = "741c988805d008ac"  # the first 16 digits of the sha256 sum of all training pixels
+MNIST_PIXELS = "741c988805d008ac"  # first 16 digits of the SHA-256 checksum of all training pixels
 fuzzed = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
@@ -33,7 +33,7 @@ def idx_bytes(x: np.ndarray) -> bytes:
 
 
 def runs_of(image: np.ndarray) -> bytes:
-    """Encode a 0/1 image as the format says: each row starts with background."""
+    """Encode a 0/1 image in the run-length format: each row starts with background."""
     out = bytearray()
     for row in image:
         colour, run = 0, 0
@@ -47,7 +47,7 @@ def runs_of(image: np.ndarray) -> bytes:
 
 
 def cdb_bytes(images: list[np.ndarray], labels: list[int], grey: bool = False, fixed: tuple[int, int] = (0, 0)) -> bytes:
-    """fixed: (height, width) of the header."""
+    """Encode a .cdb file.  fixed: (height, width) in the header."""
     counts = [labels.count(k) for k in range(128)]
     head = struct.pack("<HBBBBI128IB", 2005, 8, 4, *fixed, len(images), *counts, int(grey))
     out = bytearray(head.ljust(1024, b"\0"))
@@ -64,7 +64,7 @@ def hoda() -> Dataset:
 
 
 @needs_mnist
-def test_mnist_is_what_it_is_known_to_be() -> None:
+def test_mnist_matches_its_checksum() -> None:
     data = load_data("mnist", data_dir=SHARED)
     assert isinstance(data.x, torch.Tensor) and data.x.shape == (60_000, 1, 28, 28) and data.x.dtype == torch.uint8
     assert data.label_counts() == [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
@@ -75,7 +75,7 @@ def test_mnist_is_what_it_is_known_to_be() -> None:
 
 
 @needs_mnist
-def test_an_idx_file_takes_the_labels_beside_it() -> None:
+def test_idx_files_use_the_labels_beside_them() -> None:
     data = load_data(str(SHARED / "mnist" / "t10k-images-idx3-ubyte.gz"))
     assert len(data) == 10_000 and data.label_counts() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
     content = gzip.decompress((SHARED / "mnist" / "t10k-images-idx3-ubyte.gz").read_bytes())
@@ -85,7 +85,7 @@ def test_an_idx_file_takes_the_labels_beside_it() -> None:
 
 @needs_hoda
 @pytest.mark.parametrize(("file", "count"), [("Test 20000.cdb", 20_000), ("RemainingSamples.cdb", 22_352)])
-def test_hoda_files_hold_what_their_headers_count(file: str, count: int) -> None:
+def test_hoda_headers_match(file: str, count: int) -> None:
     path = SHARED / "hoda" / file
     records = read_cdb(path)
     stated = struct.unpack_from("<128I", path.read_bytes(), 10)
@@ -95,21 +95,21 @@ def test_hoda_files_hold_what_their_headers_count(file: str, count: int) -> None
 
 
 @needs_hoda
-def test_hoda_is_white_on_black_centred_and_labelled(hoda: Dataset) -> None:
+def test_hoda_images_are_centred_and_labelled(hoda: Dataset) -> None:
     assert isinstance(hoda.x, torch.Tensor) and hoda.x.shape == (42_352, 1, 32, 32)
     assert hoda.label_counts() == [4070, 4330, 3923, 4334, 4333, 4110, 4254, 4363, 4264, 4371]
     x = hoda.x.float()
-    assert 10 < float(x.mean()) < 40 and float(x[:, :, 0].max()) < 30  # little ink, none of it at the border
+    assert 10 < float(x.mean()) < 40 and float(x[:, :, 0].max()) < 30  # little ink, none at the border
     ink = x.sum((0, 1))
     centre = float((ink.sum(1) * torch.arange(32)).sum() / ink.sum()), float((ink.sum(0) * torch.arange(32)).sum() / ink.sum())
     assert centre == pytest.approx((15.5, 15.5), abs=1)
     assert hoda.labels is not None
     zero, one = hoda.x[hoda.labels == 0].float().mean(0)[0], hoda.x[hoda.labels == 1].float().mean(0)[0]
-    assert float(zero.sum()) < float(one.sum())  # a dot against a stroke
+    assert float(zero.sum()) < float(one.sum())  # a dot compared with a stroke
 
 
 @given(data=st.data())
-def test_runs_are_unrolled_as_written(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_run_lengths_are_decoded(data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     shapes = data.draw(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 255)), min_size=1, max_size=4))
     random = np.random.default_rng(data.draw(st.integers(0, 999)))
     images = [(random.random(shape) < random.random()).astype(np.uint8) for shape in shapes]
@@ -154,7 +154,7 @@ def mutate(data: st.DataObject, content: bytes) -> bytes:
 
 
 DIGITS = [np.eye(6, 9, dtype=np.uint8), np.ones((4, 4), np.uint8)]
-WHOLE = {
+VALID_FILES = {
     "a.cdb": cdb_bytes(DIGITS, [1, 2]),
     "b.cdb": cdb_bytes([np.zeros((3, 4), np.uint8)] * 2, [1, 2], grey=True, fixed=(3, 4)),
     "a-idx3-ubyte": idx_bytes(np.zeros((3, 5, 4))),
@@ -171,29 +171,31 @@ def saved(**arrays: np.ndarray) -> bytes:
     return buffer.getvalue()
 
 
-WHOLE["a.npy"] = saved(only=np.zeros((3, 5, 4), np.uint8))
-WHOLE["a.npz"] = saved(x=np.zeros((3, 5)), y=np.array([1, 2, 1]))
-WHOLE["a.csv"] = b"x,y,label\n1,2.5,cat\n3,4,dog\n5,6,cat\n"
+VALID_FILES["a.npy"] = saved(only=np.zeros((3, 5, 4), np.uint8))
+VALID_FILES["a.npz"] = saved(x=np.zeros((3, 5)), y=np.array([1, 2, 1]))
+VALID_FILES["a.csv"] = b"x,y,label\n1,2.5,cat\n3,4,dog\n5,6,cat\n"
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", VALID_FILES)
 @fuzzed
 @given(data=st.data())
-def test_damaged_files_are_read_or_refused_in_one_sentence(name: str, tmp_path: Path, data: st.DataObject) -> None:
-    reads_or_refuses(tmp_path / name, mutate(data, WHOLE[name]))
+def test_damaged_files_are_read_or_refused(name: str, tmp_path: Path, data: st.DataObject) -> None:
+    reads_or_refuses(tmp_path / name, mutate(data, VALID_FILES[name]))
 
 
-@pytest.mark.parametrize("name", WHOLE)
+@pytest.mark.parametrize("name", VALID_FILES)
 @fuzzed
 @given(content=st.binary(max_size=2000))
-def test_random_bytes_are_refused_in_one_sentence(name: str, tmp_path: Path, content: bytes) -> None:
+def test_random_bytes_are_refused(name: str, tmp_path: Path, content: bytes) -> None:
     start = data_start(name)
     reads_or_refuses(tmp_path / name, start + content)
 
 
 def data_start(name: str) -> bytes:
-    """Half of the way in, so that random bytes reach the inner checks."""
-    return {"a.cdb": WHOLE["a.cdb"][:1024], "b.cdb": WHOLE["b.cdb"][:1024], "a-idx3-ubyte": b"\0\0\x08\x03"}.get(name, b"")
+    """Return valid first bytes, so that random bytes reach the inner checks."""
+    return {"a.cdb": VALID_FILES["a.cdb"][:1024], "b.cdb": VALID_FILES["b.cdb"][:1024], "a-idx3-ubyte": b"\0\0\x08\x03"}.get(
+        name, b""
+    )
 
 
 @pytest.mark.parametrize(
@@ -216,7 +218,7 @@ def test_lengths_are_checked_before_anything_is_allocated(tmp_path: Path, name: 
         load_data(str(tmp_path / name))
 
 
-def test_labels_that_do_not_match_are_refused(tmp_path: Path) -> None:
+def test_mismatched_labels_are_refused(tmp_path: Path) -> None:
     (tmp_path / "train-images-idx3-ubyte").write_bytes(idx_bytes(np.zeros((3, 2, 2))))
     (tmp_path / "train-labels-idx1-ubyte").write_bytes(idx_bytes(np.zeros(4)))
     with pytest.raises(UserError, match="4 labels but"):
@@ -288,13 +290,13 @@ def test_pickles_are_never_loaded(tmp_path: Path, name: str) -> None:
         (np.array([["a"]]), "text"),
     ],
 )
-def test_arrays_of_neither_kind_are_refused(tmp_path: Path, x: np.ndarray, match: str) -> None:
+def test_arrays_of_other_shapes_are_refused(tmp_path: Path, x: np.ndarray, match: str) -> None:
     np.save(tmp_path / "a.npy", x)
     with pytest.raises(UserError, match=match):
         load_data(str(tmp_path / "a.npy"))
 
 
-def test_an_array_that_lies_about_its_size_is_refused(tmp_path: Path) -> None:
+def test_overstated_sizes_are_refused(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     np.lib.format.write_array_header_1_0(buffer, {"shape": (2**40, 2), "fortran_order": False, "descr": "<f8"})
     (tmp_path / "a.npy").write_bytes(buffer.getvalue() + b"\0" * 64)
@@ -332,7 +334,7 @@ def test_tables_of_points(tmp_path: Path, text: str, x: list[list[int]], names: 
         ("a,b\n1,2\n1,inf\n", "row 2 .*column b"),
     ],
 )  # fmt: skip
-def test_bad_tables_are_refused(tmp_path: Path, text: str, match: str) -> None:
+def test_invalid_tables_are_refused(tmp_path: Path, text: str, match: str) -> None:
     (tmp_path / "a.csv").write_text(text)
     with pytest.raises(UserError, match=match):
         load_data(str(tmp_path / "a.csv"))
@@ -344,7 +346,7 @@ FLOWERS = "width,species,name,note\n" + "".join(
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
-def test_words_that_repeat_are_labels(tmp_path: Path, kind: str) -> None:
+def test_repeating_words_are_labels(tmp_path: Path, kind: str) -> None:
     path = str(tmp_path / f"flowers.{kind}")
     (tmp_path / "flowers.csv").write_text(FLOWERS)
     if kind == "parquet":
@@ -366,7 +368,7 @@ def test_words_that_repeat_are_labels(tmp_path: Path, kind: str) -> None:
             load_data(path, labels=wrong)
 
 
-def test_two_columns_that_could_be_labels_are_told(tmp_path: Path) -> None:
+def test_ambiguous_label_columns_are_noted(tmp_path: Path) -> None:
     rows = "".join(f"{k},{'ab'[k % 2]},{'cd'[k // 2 % 2]},{('', 'x', '7')[k % 3]}\n" for k in range(12))
     (tmp_path / "a.csv").write_text("x,first,second,third\n" + rows)
     data = load_data(str(tmp_path / "a.csv"))
@@ -397,15 +399,13 @@ def test_points_have_no_size(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("points", [-1, 0, 1, 10**9 + 1])
-def test_a_number_of_points_that_cannot_be_is_refused_for_files_too(tmp_path: Path, points: int) -> None:
+def test_invalid_point_counts_are_refused_for_files_too(tmp_path: Path, points: int) -> None:
     (tmp_path / "a.csv").write_text("1,2\n3,4\n")
     with pytest.raises(UserError, match=f"2 to 1,000,000,000, got {points}"):
         load_data(str(tmp_path / "a.csv"), points)
 
 
-def test_binarised_digits_are_black_or_white_and_only_those_to_train_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_binarised_digits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("REVERIE_DATA", raising=False)
     drawn = np.random.default_rng(0).random((12, 28, 28)) < 0.3
     np.savez_compressed(tmp_path / "binarized_mnist.npz", train=drawn[:9], valid=drawn[9:11], test=drawn[11:])

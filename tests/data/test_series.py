@@ -1,4 +1,4 @@
-"""Series: windows of tables, arrays and sounds, and what is refused."""
+"""Time series: windows of tables, arrays and sounds, and refused input."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_rows_of_a_table_and_of_an_array_are_cut_into_windows(tmp_path: Path) ->
     for source in (tmp_path / "x.npy", tmp_path / "x.csv", x):
         data = load_data(source, window=4)
         assert data.kind == "series" and data.shape == (4, 2) and len(data) == 3
-        assert np.array_equal(data.batch(torch.arange(3))[0].reshape(12, 2), x[1:])  # the oldest is left out
+        assert np.array_equal(data.batch(torch.arange(3))[0].reshape(12, 2), x[1:])  # the oldest remainder is dropped
     assert load_data(tmp_path / "x.npy").kind == "points"
 
 
@@ -52,7 +52,7 @@ def test_sounds_are_numbers_between_minus_one_and_one(tmp_path: Path, width: int
     assert load_data(sound(tmp_path / "b.wav", values, width, 2), window=8).shape == (8, 2)
 
 
-def test_what_is_no_sound_is_refused_in_one_sentence(tmp_path: Path) -> None:
+def test_invalid_sounds_are_refused(tmp_path: Path) -> None:
     good = sound(tmp_path / "good.wav", bytes(4000), 2).read_bytes()
     damaged = {"cut": good[:30], "none": b"", "text": b"RIFF" + b"x" * 50, "size": good[:40] + b"\xff\xff\xff\x7f" + good[44:]}
     damaged["float"] = good[:20] + b"\x03\x00" + good[22:]
@@ -67,7 +67,7 @@ def test_what_is_no_sound_is_refused_in_one_sentence(tmp_path: Path) -> None:
     ("source", "window", "said"),
     [("digits8", 4, "needs rows of numbers"), ("oscillation", 1, "from 2 to"), ("spiral", 9000, "two windows of 9000")],
 )
-def test_mistakes_are_told(source: str, window: int, said: str) -> None:
+def test_invalid_options_are_refused(source: str, window: int, said: str) -> None:
     with pytest.raises(UserError, match=said):
         load_data(source, window=window)
 

@@ -1,4 +1,4 @@
-"""A program that waits for a silent server ends when it is told to."""
+"""A program that waits for a silent server ends on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shards and indexes that are damaged, stale or made to do harm: a result or one clear sentence each."""
+"""Damaged, outdated and hostile shards and indexes are read or refused with a clear error."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def member(name: str, size: int = 0, kind: bytes = tarfile.REGTYPE, link: str = 
 
 
 def tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
-    """Write a tar file of two good images and some members, whatever these are."""
+    """Write a tar file of two valid images and other members."""
     path.parent.mkdir(exist_ok=True)
     with tarfile.open(path, "w", format=tarfile.GNU_FORMAT) as archive:
         for name, content in (("a.png", png(1)), ("a.cls", b"0")):
@@ -64,7 +64,7 @@ def tar(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> Path:
         (member("cut.png", 50), png()[:50], "truncated|cannot be decoded"),
     ],
 )
-def test_members_that_are_left_out_with_their_reason(info: tarfile.TarInfo, content: bytes, why: str, tmp_path: Path) -> None:
+def test_unsafe_members_are_skipped_with_reasons(info: tarfile.TarInfo, content: bytes, why: str, tmp_path: Path) -> None:
     data = load_data(tar(tmp_path / "s" / "0.tar", (info, content)))
     assert len(data) == 2 and data.label_names == ("0", "1") and isinstance(data.x, torch.Tensor)
     assert data.x[:, 0, 0, 0].tolist() == [1, 2]
@@ -82,19 +82,19 @@ def test_an_image_of_too_many_pixels_is_not_decoded(tmp_path: Path) -> None:
     assert len(data) == 2 and "megapixels" in data.report["broken"][0]["reason"]
 
 
-def test_a_sparse_member_is_not_filled(tmp_path: Path) -> None:
+def test_sparse_members_are_skipped(tmp_path: Path) -> None:
     folder = tar(tmp_path / "s" / "0.tar", (member("holes.png", 0, tarfile.GNUTYPE_SPARSE), b""))
     assert len(load_data(folder)) == 2
 
 
-def test_headers_that_ask_for_too_much_are_refused(tmp_path: Path) -> None:
+def test_excessive_headers_are_refused(tmp_path: Path) -> None:
     folder = tar(tmp_path / "s" / "0.tar", (member("long", 2**21, tarfile.GNUTYPE_LONGNAME), bytes(2**21)))
     with pytest.raises(UserError, match=r"0.tar is not a complete tar file \(a header of an invalid size\)"):
         load_data(folder)
 
 
 def changed(shards: Path, how: Callable[[dict[str, torch.Tensor], dict[str, object]], None]) -> None:
-    """Write the index anew with something changed, its checksum right."""
+    """Rewrite the index with a change and a valid checksum."""
     with safe_open(shards / INDEX, "pt") as file:
         facts = json.loads(file.metadata()["facts"])
         tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
@@ -111,13 +111,13 @@ def changed(shards: Path, how: Callable[[dict[str, torch.Tensor], dict[str, obje
         ("name_end", 2**40, "not in order"), ("caption_end", 5, "not in order"), ("height", 0, "no pixels"),
     ],
 )  # fmt: skip
-def test_a_wrong_index_is_named(name: str, value: int, said: str, shards: Path) -> None:
+def test_invalid_indexes_are_refused(name: str, value: int, said: str, shards: Path) -> None:
     changed(shards, lambda tensors, facts: tensors[name].__setitem__(-1 if "block" in name else 3, value))
     with pytest.raises(UserError, match=rf"index.safetensors is not a valid index of these shards: .*{said}.*; remove .*"):
         load_data(shards)
 
 
-def test_an_index_that_says_what_cannot_be_is_refused(shards: Path) -> None:
+def test_inconsistent_index_metadata_is_refused(shards: Path) -> None:
     changed(shards, lambda tensors, facts: facts.update(count=10**6))
     with pytest.raises(UserError, match="does not fit"):
         load_data(shards)
@@ -128,14 +128,14 @@ def test_an_index_that_says_what_cannot_be_is_refused(shards: Path) -> None:
     assert len(load_data(shards)) == 120
 
 
-def test_an_index_of_other_images_is_found_when_they_are_read(shards: Path) -> None:
+def test_changed_images_are_detected_when_read(shards: Path) -> None:
     changed(shards, lambda tensors, facts: tensors["check"].add_(1))
     with pytest.raises(UserError, match=r"image 7 \(cat/15.png\) of .*/00000\d.tar has changed since it was indexed"):
         load_data(shards).batch(torch.tensor([7]))
 
 
 @pytest.mark.parametrize("fault", ["cut", "longer", "gone", "new"])
-def test_a_stale_index_is_named(fault: str, shards: Path) -> None:
+def test_outdated_indexes_are_refused(fault: str, shards: Path) -> None:
     shard = shards / "000002.tar"
     match fault:
         case "cut":
@@ -152,7 +152,7 @@ def test_a_stale_index_is_named(fault: str, shards: Path) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.5, 0.93])
-def test_a_truncated_tar_is_named_wherever_it_was_cut(share: float, shards: Path) -> None:
+def test_truncated_tar_files_are_refused(share: float, shards: Path) -> None:
     (shards / INDEX).unlink()
     content = (shards / "000001.tar").read_bytes()
     end = content.rstrip(b"\0").rfind(b"ustar")  # the last header
@@ -162,7 +162,7 @@ def test_a_truncated_tar_is_named_wherever_it_was_cut(share: float, shards: Path
     assert not (shards / INDEX).exists()
 
 
-def test_what_is_no_shard_at_all(tmp_path: Path) -> None:
+def test_files_that_are_not_shards(tmp_path: Path) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "0.tar").write_bytes(b"not a tar file" * 99)
     with pytest.raises(UserError, match="is not a complete tar file"):
@@ -174,7 +174,7 @@ def test_what_is_no_shard_at_all(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [INDEX, "000001.tar"])
-def test_flipped_bytes_are_found_or_harmless(name: str, shards: Path) -> None:
+def test_flipped_bytes_are_detected_or_harmless(name: str, shards: Path) -> None:
     random, good = np.random.default_rng(3), (shards / name).read_bytes()
     every, truth = torch.arange(120), load_data(shards).batch(torch.arange(120))[0]
     found = 0
@@ -184,14 +184,14 @@ def test_flipped_bytes_are_found_or_harmless(name: str, shards: Path) -> None:
             spoiled[place] ^= int(random.integers(1, 256))
         (shards / name).write_bytes(spoiled)
         try:
-            assert torch.equal(load_data(shards).batch(every)[0], truth)  # such as a byte between two images
+            assert torch.equal(load_data(shards).batch(every)[0], truth)  # for example a byte between two images
         except UserError as error:
             found += 1
             assert name in str(error) and "\n" not in str(error)
     assert found > 3
 
 
-def test_a_tar_file_that_is_changed_is_indexed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_tar_files_are_indexed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     for shade in (5, 6):
         tar(tmp_path / "s" / "0.tar", (member("m.png", len(png(shade))), png(shade)), (member("m.cls", 1), b"1"))

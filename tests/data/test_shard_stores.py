@@ -1,4 +1,4 @@
-"""Shards on a server, as on object storage: the same images, few requests, and one sentence for each failure."""
+"""Shards on a server or an object store: the same images, few requests, and a clear error for each failure."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def first_shard(shards: Path) -> str:
     return min(path.name for path in shards.glob("*.tar"))
 
 
-def test_batches_from_a_server_are_those_from_the_disk(server: Server, shards: Path) -> None:
+def test_remote_batches_equal_local_ones(server: Server, shards: Path) -> None:
     near, far = load_data(shards), load_data(f"{server.address}/shards")
     assert isinstance(far.x, ShardImages) and far.name == "shards" and far.fingerprint() == near.fingerprint()
     server.asked.clear()
     for (a, one), (b, other) in islice(zip(batches(near, 10, 4), batches(far, 10, 4), strict=True), 12):
         assert torch.equal(a, b) and one is not None and torch.equal(one, other)
     blocks = far.x.blocks.index.facts.blocks
-    assert sum(server.asked.values()) == blocks < 40  # a pass over 120 images asks for each block once
+    assert sum(server.asked.values()) == blocks < 40  # an epoch of 120 images requests each block once
 
 
 def test_a_bucket_is_listed_indexed_and_read(server: Server, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,13 +51,13 @@ def test_a_bucket_is_listed_indexed_and_read(server: Server, shards: Path, monke
     data = load_data("s3://bucket")
     assert torch.equal(data.split(0)[1].batch(torch.arange(6))[0], load_data(shards).split(0)[1].batch(torch.arange(6))[0])
     server.asked.clear()
-    monkeypatch.setattr(build, "examine", None)  # the index is kept, so that nothing is examined again
+    monkeypatch.setattr(build, "examine", None)  # the index is cached, so that nothing is decoded again
     assert load_data("s3://bucket").fingerprint() == data.fingerprint()
     with pytest.raises(UserError, match="0 shards found in s3://empty"):
         load_data("s3://empty")
 
 
-def test_a_server_that_fails_twice_is_asked_again(server: Server, shards: Path) -> None:
+def test_failed_requests_are_repeated(server: Server, shards: Path) -> None:
     far, near, every = load_data(f"{server.address}/shards"), load_data(shards), torch.arange(120)
     server.failing[first_shard(shards)] = 2
     server.cut[sorted(path.name for path in shards.glob("*.tar"))[1]] = 1
@@ -69,7 +69,7 @@ def test_a_server_that_fails_twice_is_asked_again(server: Server, shards: Path) 
     [("failing", "the server answers 503 Service Unavailable"), ("stalled", "the server does not answer"),
      ("cut", "the connection was cut off"), ("gone", r"there is no such file \(404\)")],
 )  # fmt: skip
-def test_a_shard_that_fails_is_named_and_read_when_it_is_back(server: Server, shards: Path, fault: str, said: str) -> None:
+def test_failing_shards_are_named_and_read_later(server: Server, shards: Path, fault: str, said: str) -> None:
     far, name = load_data(f"{server.address}/shards"), first_shard(shards)
     match fault:
         case "failing":
@@ -89,7 +89,7 @@ def test_a_shard_that_fails_is_named_and_read_when_it_is_back(server: Server, sh
     assert all(torch.equal(a, b) for (a, _), (b, _) in islice(zip(batches(near, 10, 4), batches(far, 10, 4), strict=True), 12))
 
 
-def test_shards_that_are_named(server: Server, shards: Path) -> None:
+def test_named_shards(server: Server, shards: Path) -> None:
     count = len(list(shards.glob("*.tar")))
     every = load_data(f"{server.address}/shards/{{000000..{count - 1:06d}}}.tar")
     assert len(every) == 120 and every.name == "shards"
@@ -101,13 +101,13 @@ def test_shards_that_are_named(server: Server, shards: Path) -> None:
         load_data(f"{server.address}/shards")
 
 
-def test_a_shard_that_was_written_anew_is_found_by_its_tag(server: Server, shards: Path) -> None:
+def test_rewritten_shards_are_detected_by_tag(server: Server, shards: Path) -> None:
     address = f"{server.address}/shards/000001.tar"
     load_data(address)
     shard = shards / "000001.tar"
     content = shard.read_bytes()
     shard.write_bytes(content[:-1] + b"\1")
-    assert len(load_data(address)) > 0  # indexed anew, as its tag is another
+    assert len(load_data(address)) > 0  # indexed again, because its tag differs
     shard.write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match=r"000001.tar is no whole tar file"):
         load_data(address)
@@ -119,7 +119,7 @@ def test_addresses_with_secrets_are_refused(address: str) -> None:
         load_data(address)
 
 
-def test_the_extra_is_named_where_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_extras_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "obstore", None)
     with pytest.raises(UserError, match=r"needs obstore; install it with: pip install 'reverie\[remote\]'"):
         load_data("s3://bucket/data")

@@ -1,4 +1,4 @@
-"""Images in parquet and arrow files, as Hugging Face writes them, read by number as those of tar files are."""
+"""Images in parquet and arrow files as Hugging Face writes them, with random access."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def png(image: np.ndarray) -> bytes:
 
 
 def table(count: int, **more: list[object]) -> object:
-    """Return a table as Hugging Face has it: {bytes, path} and a label of which the schema knows the names."""
+    """Return a table like Hugging Face's: {bytes, path}, and labels whose names are in the schema."""
     rows = [{"bytes": png(image), "path": None} for image in pixels(count)]
     kind = arrow.struct([("bytes", arrow.binary()), ("path", arrow.string())])
     made = arrow.table({"image": arrow.array(rows, kind), "label": arrow.array([k % 2 for k in range(count)]), **more})
@@ -44,7 +44,7 @@ def table(count: int, **more: list[object]) -> object:
 
 
 def saved(folder: Path, *tables: object, **state: object) -> Path:
-    """Write what `save_to_disk` writes."""
+    """Write the files of `save_to_disk`."""
     folder.mkdir(parents=True)
     names = [f"data-{k:05d}-of-{len(tables):05d}.arrow" for k in range(len(tables))]
     for name, one in zip(names, tables, strict=True):
@@ -87,13 +87,13 @@ def test_one_parquet_file_with_bytes_captions_and_numbers(tmp_path: Path, monkey
     assert data.conditions.numbers is not None and data.conditions.numbers.tolist() == [[0.5]] * 6
 
 
-def test_a_saved_data_set_of_hugging_face(tmp_path: Path, many_blocks: None) -> None:
+def test_saved_datasets(tmp_path: Path, many_blocks: None) -> None:
     data = load_data(saved(tmp_path / "d", table(40).slice(0, 25), table(40).slice(25)))
     assert isinstance(data.x, ShardImages) and data.label_names == tuple(CLASSES)
     assert np.array_equal(data.x.take(torch.arange(40)).permute(0, 2, 3, 1).numpy(), pixels(40))
 
 
-def test_a_saved_data_set_in_parts(tmp_path: Path) -> None:
+def test_saved_datasets_with_splits(tmp_path: Path) -> None:
     saved(tmp_path / "d" / "train", table(12))
     saved(tmp_path / "d" / "test", table(4))
     (tmp_path / "d" / "dataset_dict.json").write_text(json.dumps({"splits": ["train", "test"]}))
@@ -103,7 +103,7 @@ def test_a_saved_data_set_in_parts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_saved_data_set_of_lists(channels: int, tmp_path: Path) -> None:
+def test_saved_datasets_of_lists(channels: int, tmp_path: Path) -> None:
     x = pixels(9)[..., 0] if channels == 1 else pixels(9)
     made = arrow.table({"image": x.tolist(), "label": [k % 2 for k in range(9)]})
     data = load_data(saved(tmp_path / "d", made.slice(0, 5), made.slice(5)))
@@ -117,7 +117,7 @@ def test_a_saved_data_set_of_lists(channels: int, tmp_path: Path) -> None:
      ({"_data_files": [{"filename": "../data.arrow"}]}, "names no arrow files"),
      ({"_data_files": [{"filename": "lost.arrow"}]}, "there is no .*lost.arrow")],
 )  # fmt: skip
-def test_a_saved_data_set_that_cannot_be_read(state: dict[str, object], said: str, tmp_path: Path) -> None:
+def test_unreadable_saved_datasets(state: dict[str, object], said: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=said):
         load_data(saved(tmp_path / "d", table(4), **state))
 

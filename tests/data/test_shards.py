@@ -1,4 +1,4 @@
-"""Images of shards by number: the order of the index, batches that know no rank, training and going on."""
+"""Images of shards by index: order, batches that do not depend on the rank, training and resuming."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def lazy(shards: Path | str) -> Dataset:
     return data
 
 
-def test_order_is_that_of_the_index_and_of_the_folder(photos: Path, shards: Path) -> None:
+def test_index_and_folder_have_the_same_order(photos: Path, shards: Path) -> None:
     data, near, index = lazy(shards), load_data(photos), read_index(shards / INDEX, "")
     assert isinstance(near.x, torch.Tensor) and isinstance(data.x, LazyImages) and near.labels is not None
     assert len(list(shards.glob("*.tar"))) > 5 and index.facts.blocks > 10
@@ -41,26 +41,26 @@ def test_order_is_that_of_the_index_and_of_the_folder(photos: Path, shards: Path
     assert torch.equal(data.split(3)[1].batch(torch.arange(6))[0], near.split(3)[1].batch(torch.arange(6))[0])
 
 
-def test_a_pass_shows_each_image_once_group_by_group(shards: Path) -> None:
+def test_epochs_visit_each_image_once_group_by_group(shards: Path) -> None:
     x = lazy(shards).x
     assert isinstance(x, ShardImages)
     order = x.order(torch.Generator().manual_seed(5))
     assert sorted(order.tolist()) == list(range(120))
     block = x._block[order.numpy()]
     reach = {b: (int((block == b).nonzero()[0][0]), int((block == b).nonzero()[0][-1])) for b in set(block.tolist())}
-    assert max(last - first for first, last in reach.values()) < 45  # a block is done with soon after it was begun
-    assert sum(abs(int(k) - i) for i, k in enumerate(order)) > 120 * 20  # and yet the order is one of chance
+    assert max(last - first for first, last in reach.values()) < 45  # a block is finished soon after it is started
+    assert sum(abs(int(k) - i) for i, k in enumerate(order)) > 120 * 20  # and the order is still random
     assert not torch.equal(order, x.order(torch.Generator().manual_seed(6)))
 
 
-def test_one_group_is_shuffled_as_any_data_set(photos: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_single_groups_are_fully_shuffled(photos: Path, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard_images, "GROUP", 2**30)
     ours, theirs = batches(lazy(shards), 32, 7), batches(load_data(photos), 32, 7)
     assert all(torch.equal(a, b) for (a, _), (b, _) in islice(zip(ours, theirs, strict=True), 8))
 
 
 @pytest.mark.parametrize("world", [2, 3])
-def test_batches_know_no_rank(shards: Path, world: int) -> None:
+def test_batches_do_not_depend_on_the_rank(shards: Path, world: int) -> None:
     data = lazy(shards)
     alone = list(islice(batches(data, 24, 1, share=Share(6, 6)), 30))
     shared = [list(islice(batches(lazy(shards), 24, 1, share=Share(6, 6, r, world)), 30 // world)) for r in range(world)]
@@ -69,8 +69,8 @@ def test_batches_know_no_rank(shards: Path, world: int) -> None:
         assert torch.equal(x, theirs[0]) and labels is not None and torch.equal(labels, theirs[1])
 
 
-def test_batches_go_on_in_the_middle_of_a_shard(shards: Path) -> None:
-    whole = list(islice(batches(lazy(shards), 7, 2), 40))  # 17 batches a pass, so this goes into the third
+def test_batches_resume_within_a_shard(shards: Path) -> None:
+    whole = list(islice(batches(lazy(shards), 7, 2), 40))  # 17 batches per epoch, so this reaches the third
     for first in (1, 11, 18, 33):
         again = list(islice(batches(lazy(shards), 7, 2, first), 40 - first))
         assert all(torch.equal(a, b) for (a, _), (b, _) in zip(whole[first:], again, strict=True))
@@ -80,7 +80,7 @@ SHORT = {"steps": 12, "batch": 16, "seed": 1, "family": "autoencoder", "progress
 
 
 def interrupted(shards: Path, run: Path) -> None:
-    """Train until a shard has changed, and go on when it is as it was."""
+    """Train until a shard has changed, and resume after it is restored."""
     training = api.prepare(shards, run, **{key: value for key, value in SHORT.items() if key != "progress"})
     shard = sorted(shards.glob("*.tar"))[4]
     good = shard.read_bytes()
@@ -93,24 +93,24 @@ def interrupted(shards: Path, run: Path) -> None:
     api.train(resume=run, progress=False)
 
 
-def test_packed_images_train_to_the_weights_of_their_folder_even_if_a_shard_fails(
+def test_packed_images_train_to_the_same_weights_even_after_a_failure(
     photos: Path, shards: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shard_images, "GROUP", 2**30)  # one group, so that the order is that of the folder
+    monkeypatch.setattr(shard_images, "GROUP", 2**30)  # one group, so that the order equals the folder's
     reverie.train(photos, tmp_path / "folder", **SHORT)
     interrupted(shards, tmp_path / "shards-run")
     assert same_weights(tmp_path / "folder", tmp_path / "shards-run")
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_in_the_middle_of_a_shard_bit_for_bit(shards: Path, tmp_path: Path) -> None:
+def test_runs_resume_within_a_shard_bit_for_bit(shards: Path, tmp_path: Path) -> None:
     reverie.train(shards, tmp_path / "whole", **SHORT)
     interrupted(shards, tmp_path / "parted")
     assert same_weights(tmp_path / "whole", tmp_path / "parted")
 
 
 @pytest.mark.slow
-def test_two_processes_train_on_a_million_in_shards_to_the_weights_of_one(photos: Path, tmp_path: Path) -> None:
+def test_two_processes_train_on_a_million_images_to_the_same_weights(photos: Path, tmp_path: Path) -> None:
     from benchmarks.shards import repeat
 
     reverie.pack(photos, tmp_path / "few", shard_size="30KB")

@@ -1,4 +1,4 @@
-"""Tables as people have them: gaps, ids, dates, other separators and decimals, and rows that do not fit together."""
+"""Real-world tables: gaps, ids, dates, other delimiters and decimals, and inconsistent rows."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROWS = 120
 
 
 def people() -> Any:
-    """A frame with an id, a date, words, a label, gaps, and a column that is mostly empty."""
+    """A frame with an id, a date, words, a label, gaps, and a mostly empty column."""
     pandas = pytest.importorskip("pandas")
     random = np.random.default_rng(0)
     frame = pandas.DataFrame({
@@ -46,7 +46,7 @@ def written(frame: Any, kind: str, folder: Path) -> Any:
 
 
 @pytest.mark.parametrize("kind", ["frame", "csv", "parquet"])
-def test_gaps_are_filled_and_every_column_that_is_left_out_is_named(kind: str, tmp_path: Path) -> None:
+def test_gaps_are_filled_and_left_out_columns_named(kind: str, tmp_path: Path) -> None:
     frame = people()
     data = load_data(written(frame, kind, tmp_path))
     assert data.columns == ("age", "income", "height") and data.label_names == ("control", "treated") and len(data) == ROWS
@@ -60,7 +60,7 @@ def test_gaps_are_filled_and_every_column_that_is_left_out_is_named(kind: str, t
         assert word in said
 
 
-def test_a_frame_its_csv_and_its_parquet_are_the_same_data(tmp_path: Path) -> None:
+def test_frame_csv_and_parquet_give_the_same_data(tmp_path: Path) -> None:
     frame = people()
     frame["label"] = [1.0, 2.0, np.nan, 1.0] * (ROWS // 4)
     made = [load_data(written(frame, kind, tmp_path)) for kind in ("frame", "csv", "parquet")]
@@ -83,7 +83,7 @@ def x_of(data: Dataset) -> list[list[float]]:
     ("text", "line"),
     [("1,2\n3,4,5\n", 2), ("a,b\n1,2\n\n3,4\n5\n", 5), ("a;b\n1;2\n3;4;5\n", 3), ('a,b\n"x\ny",2\n1,2,3\n', 4)],
 )
-def test_a_row_of_another_width_is_refused_with_its_line(text: str, line: int, tmp_path: Path) -> None:
+def test_rows_of_another_width_are_refused_by_line(text: str, line: int, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=rf"line {line} of .*a\.csv"):
         of(text, tmp_path)
 
@@ -104,18 +104,18 @@ def test_a_row_of_another_width_is_refused_with_its_line(text: str, line: int, t
         ("a,b,\n1,2,\n3,4,\n,,\n", "utf-8", [[1, 2], [3, 4]], ("by commas",)),
     ],
 )  # fmt: skip
-def test_how_a_table_is_written_is_recognised_and_said(
+def test_formats_are_detected_and_described(
     text: str, encoding: str, x: list[list[float]], said: tuple[str, ...], tmp_path: Path
 ) -> None:
     data = of(text, tmp_path, encoding)
     assert np.allclose(x_of(data), x) and all(word in data.report["table"] for word in said)
 
 
-def test_a_first_row_with_gaps_is_no_header(tmp_path: Path) -> None:
+def test_first_rows_with_gaps_are_not_headers(tmp_path: Path) -> None:
     assert len(of("1,,3\n4,5,6\n7,8,9\n", tmp_path)) == 3
 
 
-def test_a_few_words_among_numbers_are_refused_unless_other_columns_are_chosen(tmp_path: Path) -> None:
+def test_few_words_among_numbers_are_refused(tmp_path: Path) -> None:
     text = "a,b,label\n" + "1,2,0\n3,4.5,1\n" * 20 + "5,about 6,other\n"
     with pytest.raises(UserError, match=r"'about 6' in line 42 .* column b .*--columns"):
         of(text, tmp_path)
@@ -134,7 +134,7 @@ IDS = {
 
 
 @pytest.mark.parametrize("head", IDS)
-def test_ids_row_numbers_and_times_are_no_coordinates(head: str, tmp_path: Path) -> None:
+def test_ids_row_numbers_and_times_are_left_out(head: str, tmp_path: Path) -> None:
     text = head + "\n".join(IDS[head](k) for k in range(30))
     data = of(text, tmp_path)
     assert data.columns == ("a", "b") and list(data.report["left_out"]) == [head.split(",")[0] or "index"]
@@ -143,7 +143,7 @@ def test_ids_row_numbers_and_times_are_no_coordinates(head: str, tmp_path: Path)
         assert of(text, tmp_path, columns=["b"]).columns == ("b",)
 
 
-def test_what_only_looks_like_an_id_is_kept(tmp_path: Path) -> None:
+def test_columns_that_resemble_ids_are_kept(tmp_path: Path) -> None:
     rows = "\n".join(f"{k},{k % 11 / 2},{2000 + k % 9},{k % 6}" for k in range(40))
     assert of("x,width,year,humidity\n" + rows, tmp_path).columns == ("x", "width", "year", "humidity")
     assert x_of(of("5\n6\n7\n", tmp_path)) == [[5], [6], [7]]
@@ -156,7 +156,7 @@ def weather(rows: int = 400) -> str:
     return "".join(f"{d},{w:.3f}\n" if k % 50 != 7 else f"{d},\n" for k, (d, w) in enumerate(zip(days, warmth, strict=True)))
 
 
-def test_a_table_that_looks_like_a_series_says_so_with_the_option(tmp_path: Path) -> None:
+def test_series_are_hinted_at(tmp_path: Path) -> None:
     data = of("day,warmth\n" + weather(), tmp_path)
     hint = next(note for note in data.notes if "--window" in note)
     window = int(hint.split("--window ")[1].split()[0].rstrip(",;"))
@@ -168,7 +168,7 @@ def test_a_table_that_looks_like_a_series_says_so_with_the_option(tmp_path: Path
     assert not any("--window" in note for note in of("petal,species\n" + sorted_by_class, tmp_path).notes)
 
 
-def test_a_series_has_no_time_among_its_numbers_and_its_gaps_lie_on_a_line(tmp_path: Path) -> None:
+def test_series_drop_times_and_interpolate_gaps(tmp_path: Path) -> None:
     data = of("day,warmth\n" + weather(), tmp_path, window=40)
     assert data.shape == (40, 1) and data.columns == ("warmth",) and data.report["filled"] == {"warmth": 8}
     x = data.batch(torch.arange(10))[0].flatten()
@@ -181,14 +181,14 @@ def test_a_series_has_no_time_among_its_numbers_and_its_gaps_lie_on_a_line(tmp_p
     ("columns", "said"),
     [("agee", "did you mean 'age'"), ("name", "name .*no numbers"), ("", "cannot read"), ("age,age", "age,age")],
 )
-def test_columns_that_cannot_be_chosen_are_refused(columns: str, said: str) -> None:
+def test_invalid_columns_are_refused(columns: str, said: str) -> None:
     with pytest.raises(UserError, match=said):
         load_data(people(), columns=columns)
     with pytest.raises(UserError, match="--columns"):
         load_data("spiral", columns="x")
 
 
-def test_the_moments_of_a_frame_are_its_index(tmp_path: Path) -> None:
+def test_time_index_of_a_frame(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     random = np.random.default_rng(1)
     days = pandas.date_range("2024-01-01", periods=300, name="day")
@@ -202,7 +202,7 @@ def test_the_moments_of_a_frame_are_its_index(tmp_path: Path) -> None:
     )
 
 
-def test_a_table_of_many_columns_of_words_is_read_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wide_tables_are_read_few_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read = csv_table._rows
     passes: list[Path] = []
     monkeypatch.setattr(csv_table, "_rows", lambda path, form: passes.append(path) or read(path, form))

@@ -1,4 +1,4 @@
-"""Texts from every source, and hostile ones: a result, or one clear sentence."""
+"""Texts from every source, also hostile ones, are read or refused with a clear error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_text_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("coding", ["utf-8-sig", "utf-16", "utf-32"])
-def test_marks_at_the_beginning_tell_how_a_text_is_coded(tmp_path: Path, coding: str) -> None:
+def test_byte_order_marks(tmp_path: Path, coding: str) -> None:
     (tmp_path / "a.txt").write_text("سلام " * 60, encoding=coding)
     assert texts(tmp_path / "a.txt") == ["سلام " * 60]
 
@@ -87,14 +87,14 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_no_text_is_refused_in_a_sentence(tmp_path: Path, name: str) -> None:
+def test_binary_files_are_refused(tmp_path: Path, name: str) -> None:
     content, words = HOSTILE[name]
     (tmp_path / "a.txt").write_bytes(content)
     with pytest.raises(UserError, match=words):
         load_data(tmp_path / "a.txt")
 
 
-def test_a_huge_line_and_odd_signs_are_read(tmp_path: Path) -> None:
+def test_huge_lines_and_rare_characters(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("x" * 2_000_000, encoding="utf-8")
     assert len(load_data(tmp_path / "a.txt").x.codes) == 2_000_001
     odd = "\x1b[31mred\u202e\U0001f600\r\n" * 40
@@ -120,13 +120,13 @@ def test_windows_hold_out_whole_texts_where_there_are_many() -> None:
     assert again.texts() == held.texts() != windows_of(join_texts(given), 16).split(4)[1].texts()
 
 
-def test_texts_are_parted_at_their_ends() -> None:
+def test_texts_are_split_at_their_ends() -> None:
     assert texts_of(join_texts(["a", "bc"])) == ["a", "bc"]
     assert texts_of(join_texts(["", "x", ""])) == ["x"]
 
 
 @pytest.mark.parametrize("window", [3, 10**6])
-def test_a_window_that_cannot_be_is_refused(tmp_path: Path, window: int) -> None:
+def test_invalid_windows_are_refused(tmp_path: Path, window: int) -> None:
     (tmp_path / "a.txt").write_text(LINE * 20)
     with pytest.raises(UserError, match="window"):
         load_data(tmp_path / "a.txt", window=window)

@@ -19,7 +19,7 @@ from reverie.runs.config import DataConfig
 from reverie.runs.folder import read_config
 from reverie.runs.source_data import load_source_data
 from tests.conftest import TINY
-from tests.data.test_names import place, small_set
+from tests.data.test_named_datasets import place, small_set
 
 
 @pytest.fixture(autouse=True)

@@ -65,9 +65,9 @@ def appearance_stats(z: Tensor, nearness: Tensor, low: float, high: float) -> Ap
     flat = z.flatten(1)
     margin = (high - low) / 4
     outside = ((flat < low - margin) | (flat > high + margin)).float().mean()
-    spread = flat.var(0).mean() if len(flat) > 1 else flat.new_zeros(())
+    variance = flat.var(0).mean() if len(flat) > 1 else flat.new_zeros(())
     return AppearanceStats(
-        float(flat.mean()), float(flat.std(1).median()), float(spread), float(outside), float(nearness.median()),
+        float(flat.mean()), float(flat.std(1).median()), float(variance), float(outside), float(nearness.median()),
         float(grain(z.clamp(low, high)).median()),
     )  # fmt: skip
 

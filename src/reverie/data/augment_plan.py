@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
+from reverie.base.progress import OnProgress, silent
 from reverie.base.spec import Spec
 from reverie.data import Dataset
 from reverie.data.augment import build_augment, parse_augmentations
@@ -20,7 +21,7 @@ def choose_augment(
     train: Dataset,
     passes: float | None,
     seed: int = 0,
-    tell: Callable[[str, int, int], None] = lambda what, done, of: None,
+    on_progress: OnProgress = silent,
 ) -> tuple[tuple[Spec, ...], str]:
     """Return the augmentations of a training, and a line about them, empty for points.
 
@@ -41,13 +42,13 @@ def choose_augment(
         often = "once" if passes < 1.5 else f"{round(passes):,} times"
         return (), f"augment: none; each image is seen only about {often}"
     names = ["shift", "rotate", "zoom", *(["colour"] if train.shape[0] > 1 else [])]
-    mirrored = check_mirroring(train, seed, tell)
+    mirrored = check_mirroring(train, seed, on_progress)
     if mirrored.is_safe:
         names.append("flip:conditioned=no")
-        why = "are few; mirrored images cannot be told from originals, so flip is safe"
+        why = "are few; mirrored images are indistinguishable from originals, so flip is safe"
     elif mirrored.correct:
         why = (
-            f"are few; no flip, because a classifier tells mirrored images from originals in {mirrored.share:.0%} of"
+            f"are few; no flip, because a classifier separates mirrored images from originals in {mirrored.share:.0%} of"
             " cases (chance: 50%)"
         )
     else:
@@ -57,7 +58,10 @@ def choose_augment(
 
 
 def _describe(specs: Sequence[Spec]) -> str:
-    names, untold = [spec["name"] for spec in specs], [spec["name"] for spec in specs if not spec.get("conditioned", True)]
-    if names == untold:
+    names, unconditioned = (
+        [spec["name"] for spec in specs],
+        [spec["name"] for spec in specs if not spec.get("conditioned", True)],
+    )
+    if names == unconditioned:
         return ", ".join(names)
-    return f"{', '.join(names)} ({f'all but {untold[0]} ' if untold else ''}conditioned)"
+    return f"{', '.join(names)} ({f'all but {unconditioned[0]} ' if unconditioned else ''}conditioned)"

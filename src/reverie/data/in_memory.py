@@ -197,12 +197,12 @@ def _check_range(x: np.ndarray, source: str) -> None:
         return
     if low >= 0 and high <= 1:
         return
-    remedy = "undo their normalization"
+    advice = "undo their normalization"
     if low >= 0 and high <= 255:
-        remedy = "divide by 255, or give them as uint8"
+        advice = "divide by 255, or give them as uint8"
     elif low >= -1 and high <= 1:
-        remedy = "give (x + 1) / 2 if their range is -1 to 1"
-    raise UserError(f"{problem}, outside 0 (black) to 1 (white); {remedy}")
+        advice = "give (x + 1) / 2 if their range is -1 to 1"
+    raise UserError(f"{problem}, outside 0 (black) to 1 (white); {advice}")
 
 
 def _from_images(images: Sequence[Any], options: ReadingOptions) -> Dataset:

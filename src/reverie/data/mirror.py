@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from reverie.base.noise import check_seed, mix_seed
+from reverie.base.progress import OnProgress, silent
 from reverie.data import Dataset
 
 MIN_IMAGES, MAX_IMAGES = 64, 2000  # minimum images for a result, and maximum used
@@ -83,10 +84,8 @@ def _train(x: Tensor, labels: Tensor | None, classes: int, seed: int, on_step: C
     return classifier.eval()
 
 
-def check_mirroring(
-    data: Dataset, seed: int = 0, on_progress: Callable[[str, int, int], None] = lambda what, done, of: None
-) -> MirrorResult:
-    """Test whether a classifier trained on one half of the images tells originals from mirror images in the other half.
+def check_mirroring(data: Dataset, seed: int = 0, on_progress: OnProgress = silent) -> MirrorResult:
+    """Test whether a classifier trained on one half of the images separates originals from mirror images in the other half.
 
     The classifier is conditioned on labels, so that it also detects when mirroring turns one class into another.
     """

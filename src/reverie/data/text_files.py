@@ -129,7 +129,7 @@ def _text_in(value: Any, requested: str | None) -> str:
 
 
 def text_column(path: Path, requested: str | None) -> str | None:
-    """Return the text column of a .csv file: the requested one, or one with a usual name; None without any."""
+    """Return the text column of a .csv file: the requested one, or one with a common name; None without any."""
     if requested is not None:
         return requested
     try:

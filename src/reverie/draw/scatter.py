@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 Limits = tuple[tuple[float, float], tuple[float, float]]
 
 PAIRED = 6  # columns, at most, of which all pairs are plotted
-PANEL, LEAST = 1.7, 5.0  # inches across a panel of pairs, and across a figure
+PANEL, MIN_SIZE = 1.7, 5.0  # inches across a panel of pairs, and across a figure
 COMMON = 2.0  # times the narrower range, up to which one scale for both axes shows enough
-NAMED_CLOUDS = {"left": 0.07, "right": 0.99, "bottom": 0.17, "top": 0.91, "wspace": 0.28}  # margins with room for names
+NAMED_CLOUDS = {"left": 0.07, "right": 0.99, "bottom": 0.17, "top": 0.91, "wspace": 0.28}  # margins with space for names
 BINS = 40  # of a histogram
 TICKS = 7  # size of their numbers
 
@@ -65,7 +65,7 @@ def point_axes(axes: Axes, limits: Limits, title: str = "", names: Sequence[str]
     return axes
 
 
-def _name(axes: Axes, x: str, y: str, width: float = LEAST) -> None:
+def _name(axes: Axes, x: str, y: str, width: float = MIN_SIZE) -> None:
     """Give axes ticks and names, in fonts that have their letters."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.ticker import MaxNLocator
@@ -74,7 +74,7 @@ def _name(axes: Axes, x: str, y: str, width: float = LEAST) -> None:
         words = lettering.shorten(name, round(width * DPI * 0.9), 12)
         text, font = lettering.drawable(words)
         axis.set_label_text(text.replace("$", r"\$"), fontproperties=FontProperties(fname=font, size=9), color=INK)
-        axis.set_major_locator(MaxNLocator(5 if width == LEAST else 3, steps=[1, 2, 2.5, 5, 10]))
+        axis.set_major_locator(MaxNLocator(5 if width == MIN_SIZE else 3, steps=[1, 2, 2.5, 5, 10]))
         axis.set_tick_params(labelsize=TICKS, length=3, color="#d5dbe1", labelcolor=INK)
 
 
@@ -88,7 +88,7 @@ def scatter(
     names = list(columns) or [f"x{k + 1}" for k in range(points.shape[1])]
     if points.shape[1] > 2:
         return _pairs(points, labels, title, names)
-    fig = figure(LEAST, LEAST)
+    fig = figure(MIN_SIZE, MIN_SIZE)
     axes = fig.subplots()
     if points.shape[1] == 1:
         _histogram(axes, points[:, 0], labels)
@@ -114,7 +114,7 @@ def _histogram(axes: Axes, values: np.ndarray, labels: Sequence[str] | None) -> 
 def _pairs(points: np.ndarray, labels: Sequence[str] | None, title: str, names: Sequence[str]) -> Figure:
     """Plot each column against each other below a diagonal of histograms."""
     size = min(points.shape[1], PAIRED)
-    fig = figure(max(LEAST, PANEL * size), max(LEAST, PANEL * size))
+    fig = figure(max(MIN_SIZE, PANEL * size), max(MIN_SIZE, PANEL * size))
     grid = fig.subplots(size, size, sharex="col")
     limits = [axis_limits(column) for column in points.T[:size]]
     shades = colours(labels, len(points))

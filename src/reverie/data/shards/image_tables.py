@@ -43,7 +43,7 @@ class ImageTableColumns:
         """The columns read besides the images."""
         return [*(c for c in (self.label, self.caption) if c), *self.numbers]
 
-    def told(self, row: int, columns: Mapping[str, Any]) -> tuple[str | None, str, dict[str, float]]:
+    def annotations(self, row: int, columns: Mapping[str, Any]) -> tuple[str | None, str, dict[str, float]]:
         """Return label, caption and numbers of a row of arrow arrays."""
         label = columns[self.label][row].as_py() if self.label else None
         if isinstance(label, int) and 0 <= label < len(self.names):
@@ -169,10 +169,10 @@ def parquet_samples(opened: ParquetTable, size: int, columns: ImageTableColumns,
         _group_cost(opened, group, [columns.bytes, *columns.rest])
         images = group_images(opened, group, columns.image, columns.within)
         rest = opened.read_group(group, columns.rest) if columns.rest else None
-        told = {name: rest.column(name).combine_chunks() for name in columns.rest} if rest is not None else {}
+        batch_columns = {name: rest.column(name).combine_chunks() for name in columns.rest} if rest is not None else {}
         for row, value in enumerate(images):
             if (data := _usable(value, f"{opened.where} row group {group}, row {row}", skip)) is not None:
-                label, caption, numbers = columns.told(row, told)
+                label, caption, numbers = columns.annotations(row, batch_columns)
                 limit.add(data.size + len(caption))
                 yield Sample(f"{group}/{row}", row, data.to_pybytes(), label, caption, numbers, group)
 
@@ -204,12 +204,12 @@ def arrow_samples(path: str, columns: ImageTableColumns, skip: Skip, where: str)
         for batch in batches:
             images = batch.column(columns.image)
             images = images.field(columns.within) if columns.within else images
-            told = {name: batch.column(name) for name in columns.rest}
+            batch_columns = {name: batch.column(name) for name in columns.rest}
             begin, ends = _places(arrow, images)
             begin -= whole.address
             for row, value in enumerate(images):
                 if (data := _usable(value, f"{where} row {done + row}", skip)) is not None:
-                    label, caption, numbers = columns.told(row, told)
+                    label, caption, numbers = columns.annotations(row, batch_columns)
                     limit.add(data.size + len(caption))
                     yield Sample(str(done + row), begin + int(ends[row]), data.to_pybytes(), label, caption, numbers)
             done += len(batch)
@@ -231,9 +231,9 @@ def read_lists(paths: Sequence[str], where: str, features: Mapping[str, Any]) ->
     for path in paths:
         with arrow_batches(path, where) as (_, batches):
             for batch in batches:
-                part, told = _listed(batch, where, features)
+                part, part_labels = _listed(batch, where, features)
                 parts.append(part)
-                labels += told
+                labels += part_labels
                 total += part.nbytes
                 if total > MEMORY_LIMIT:
                     raise UserError(f"{where} has more than {MEMORY_LIMIT >> 30} GiB of images as lists; save them as images")

@@ -1,4 +1,4 @@
-"""Data in memory: what people have is taken for what it is, and what could be meant in two ways is refused."""
+"""Data in memory: recognized by their interface, and refused if ambiguous."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def pixels(*shape: int) -> np.ndarray:
         ([torch.rand(3, 8, 6) for _ in range(5)], (3, 8, 6)),
     ],
 )
-def test_shapes_tell_points_from_images_and_where_the_channels_are(x: Any, shape: tuple[int, ...]) -> None:
+def test_shapes_determine_kind_and_channels(x: Any, shape: tuple[int, ...]) -> None:
     data = load_data(x)
     assert data.shape == shape and len(data) == len(x) and data.labels is None
     assert data.kind == ("points" if len(shape) == 1 else "images")
 
 
-def test_the_channel_axis_keeps_its_pixels() -> None:
+def test_channel_axes() -> None:
     last = pixels(5, 8, 6, 3)
     first = last.transpose(0, 3, 1, 2)
     assert np.array_equal(load_data(last).x, first) and np.array_equal(load_data(first).x, first)
@@ -76,20 +76,20 @@ def test_the_channel_axis_keeps_its_pixels() -> None:
         ([(pixels(8, 8), 1), pixels(8, 8)], "only some members"),
     ],
 )
-def test_what_is_unclear_is_refused_in_one_sentence(x: Any, said: str) -> None:
+def test_ambiguous_data_are_refused(x: Any, said: str) -> None:
     with pytest.raises(UserError, match=said) as refused:
         load_data(x)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 320
 
 
-def test_real_numbers_from_0_to_1_are_the_same_images_as_bytes() -> None:
+def test_real_numbers_equal_bytes() -> None:
     x = pixels(9, 8, 8)
     assert np.array_equal(load_data(x / np.float32(255)).x, load_data(x).x)
     assert load_data(x > 127).report["range"] == [0, 255]
     assert load_data(x.astype(int)).fingerprint() == load_data(x).fingerprint()
 
 
-def test_data_in_memory_are_the_same_as_in_a_file(tmp_path: Path) -> None:
+def test_data_in_memory_equal_files(tmp_path: Path) -> None:
     x, y = pixels(9, 8, 8, 3), np.array(["10", "9", "9"] * 3)
     np.savez(tmp_path / "a.npz", x=x, y=y)
     assert load_data((x, y)).fingerprint() == load_data(str(tmp_path / "a.npz")).fingerprint()
@@ -102,7 +102,7 @@ def test_labels_of_every_kind(labels: Any) -> None:
     assert data.label_names == ("0", "1", "2") and data.label_counts() == [3, 3, 3]
 
 
-def test_pil_images_are_fitted_as_a_folder_of_them_is(tmp_path: Path) -> None:
+def test_pil_images_are_fitted_like_a_folder(tmp_path: Path) -> None:
     images = [Image.fromarray(pixels(10 + k, 12, 3)) for k in range(4)] + [Image.fromarray(pixels(9, 9))]
     for k, image in enumerate(images):
         image.save(tmp_path / f"{k}.png")
@@ -113,7 +113,7 @@ def test_pil_images_are_fitted_as_a_folder_of_them_is(tmp_path: Path) -> None:
 
 
 class TorchSet(torch.utils.data.Dataset[tuple[Any, int]]):
-    """As the data sets of torchvision are: pairs by number, and the names of the classes."""
+    """Like a torchvision dataset: pairs by index, and class names."""
 
     classes = ("cat", "dog")
 
@@ -128,7 +128,7 @@ class TorchSet(torch.utils.data.Dataset[tuple[Any, int]]):
 
 
 @pytest.mark.parametrize("form", ["image", "tensor"])
-def test_a_data_set_of_torch(form: str) -> None:
+def test_torch_datasets(form: str) -> None:
     x = pixels(6, 8, 8)
     members = [Image.fromarray(one) if form == "image" else torch.from_numpy(one)[None] / 255 for one in x]
     data = load_data(TorchSet(members))
@@ -136,7 +136,7 @@ def test_a_data_set_of_torch(form: str) -> None:
 
 
 class Column:
-    """A column as polars has it."""
+    """Like a polars column."""
 
     def __init__(self, values: list[Any]) -> None:
         self.values = values
@@ -146,7 +146,7 @@ class Column:
 
 
 class PolarsFrame:
-    """What is used of a polars.DataFrame: names of columns, and each of them."""
+    """The used interface of polars.DataFrame: column names and columns."""
 
     def __init__(self, columns: dict[str, list[Any]]) -> None:
         self.data, self.columns = columns, list(columns)
@@ -168,7 +168,7 @@ def frame(library: str) -> Any:
 
 
 @pytest.mark.parametrize("library", ["pandas", "polars"])
-def test_a_frame_is_read_as_a_csv_file_is(library: str, tmp_path: Path) -> None:
+def test_frames_equal_csv_files(library: str, tmp_path: Path) -> None:
     rows = [",".join(TABLE), *(",".join(map(str, row)) for row in zip(*TABLE.values(), strict=True))]
     (tmp_path / "a.csv").write_text("\n".join(rows))
     here, there = load_data(frame(library)), load_data(str(tmp_path / "a.csv"))
@@ -179,11 +179,11 @@ def test_a_frame_is_read_as_a_csv_file_is(library: str, tmp_path: Path) -> None:
         load_data(frame(library), labels="c")
 
 
-def test_a_series_and_missing_values_of_pandas() -> None:
+def test_pandas_series_and_missing_values() -> None:
     pandas = pytest.importorskip("pandas")
     assert load_data(pandas.Series([1.0, 2.0], index=[5, 6])).x.tolist() == [[1], [2]]
     data = load_data(pandas.DataFrame({"a": pandas.array([1, None, 3, 5], dtype="Int64")}), columns="a")
-    assert data.x.tolist() == [[1], [3], [5]]  # a row without any number is none
+    assert data.x.tolist() == [[1], [3], [5]]  # a row without any number is left out
 
 
 class ClassLabel:
@@ -191,7 +191,7 @@ class ClassLabel:
 
 
 class HuggingFaceSet:
-    """What is used of a datasets.Dataset: names of columns, their features, and each column as a list."""
+    """The used interface of datasets.Dataset: column names, features, and columns as lists."""
 
     def __init__(self, columns: dict[str, list[Any]], features: dict[str, Any]) -> None:
         self.data, self.column_names, self.features = columns, list(columns), features
@@ -203,7 +203,7 @@ class HuggingFaceSet:
         return self.data[key] if isinstance(key, str) else {name: column[key] for name, column in self.data.items()}
 
 
-def test_a_data_set_of_hugging_face() -> None:
+def test_hugging_face_datasets() -> None:
     x = pixels(4, 8, 8)
     columns = {"id": list(range(4)), "image": [Image.fromarray(one) for one in x], "animal": [0, 1, 1, 0]}
     data = load_data(HuggingFaceSet(columns, {"animal": ClassLabel()}))
@@ -214,11 +214,11 @@ def test_a_data_set_of_hugging_face() -> None:
 
 
 @pytest.mark.parametrize("shape", [(9, 2), (9, 8, 8)])
-def test_an_array_has_no_columns_to_be_labels(shape: tuple[int, ...]) -> None:
+def test_arrays_have_no_label_columns(shape: tuple[int, ...]) -> None:
     with pytest.raises(UserError, match=r"give a pair \(x, labels\)"):
         load_data(pixels(*shape), labels="kind")
 
 
-def test_flattened_images_are_noticed() -> None:
+def test_flattened_images_are_noted() -> None:
     data = load_data(pixels(9, 784))
     assert data.kind == "points" and "(N, 28, 28)" in data.notes[-1]

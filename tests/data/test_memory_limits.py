@@ -1,4 +1,4 @@
-"""Memory is bounded before data are read: a small file never becomes a large one."""
+"""Memory limits are checked before data are read: a small file never needs much memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from reverie.data.dataset import evenly_spaced_indices
 from reverie.data.memory_limits import Quota
 from tests.data.test_readers import cdb_bytes
 
-MEGABYTES = 1000 * 2**20  # that a file of less than 10 MB may cost
+MEGABYTES = 1000 * 2**20  # maximum for a file below 10 MB
 MEASURE = """
 import sys, torch, PIL.Image
 from pathlib import Path
@@ -47,7 +47,7 @@ print(peak() - before)
 
 @contextmanager
 def peak() -> Iterator[list[int]]:
-    """Measure the most memory that Python and numpy held."""
+    """Return the peak memory of Python and numpy."""
     held = [0]
     tracemalloc.start()
     yield held
@@ -102,7 +102,7 @@ BOMBS: dict[str, Callable[[Path], Path]] = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_what_would_fill_the_memory_is_refused_before_it_is_read(tmp_path: Path, name: str) -> None:
+def test_decompression_bombs_are_refused_before_reading(tmp_path: Path, name: str) -> None:
     path = BOMBS[name](tmp_path)
     assert path.stat().st_size < 10_000_000
     with peak() as held, pytest.raises(UserError, match="decompression bomb"):
@@ -110,12 +110,12 @@ def test_what_would_fill_the_memory_is_refused_before_it_is_read(tmp_path: Path,
     assert held[0] < 64 * 2**20
 
 
-def test_the_same_numbers_unpacked_are_read(tmp_path: Path) -> None:
+def test_the_same_numbers_uncompressed_are_read(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((300_000, 1), np.uint8))
     with peak() as held:
         data = load_data(str(tmp_path / "a.npy"))
     assert data.shape == (1,) and data.report["duplicates"] == 299_999
-    assert held[0] < 300_000 * 21 + 32 * 2**20  # what the cost counts, and pieces
+    assert held[0] < 300_000 * 21 + 32 * 2**20  # the counted cost, and pieces
 
 
 def test_a_wide_cell_does_not_widen_its_column(tmp_path: Path) -> None:
@@ -138,13 +138,13 @@ def test_metadata_are_read_line_by_line(tmp_path: Path) -> None:
     assert any("one line per image" in note for note in load_data(str(tmp_path)).notes)
 
 
-def test_positions_are_spread_evenly_and_never_beyond_the_last() -> None:
+def test_evenly_spaced_indices() -> None:
     assert (
         evenly_spaced_indices(9, 3).tolist() == [0, 4, 8]
         and evenly_spaced_indices(1, 5).tolist() == [0]
         and evenly_spaced_indices(3, 9).tolist() == [0, 1, 2]
     )
-    many = 2**24 + 4  # float32 cannot tell its last numbers apart
+    many = 2**24 + 4  # float32 cannot represent the last digits
     assert Dataset("many", torch.zeros(many, 1)).subsample(10).shape == (10, 1)
     assert evenly_spaced_indices(many, 10)[-1] == many - 1
 
@@ -160,20 +160,18 @@ def test_duplicates_are_counted_by_their_bytes(shape: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize(("mode", "low", "high"), [("I;16", 0, 65535), ("F", 0.0, 1.0), ("F", -3.0, 5.0), ("F", 0.0, 200.0)])
-def test_deep_pixels_are_brought_to_eight_bits_strip_by_strip(
-    monkeypatch: pytest.MonkeyPatch, mode: str, low: float, high: float
-) -> None:
+def test_deep_pixels_are_converted_strip_by_strip(monkeypatch: pytest.MonkeyPatch, mode: str, low: float, high: float) -> None:
     values = np.random.default_rng(0).uniform(low, high, (23, 7))
     values.flat[:2] = low, high
     deep = values.astype(np.uint16 if mode == "I;16" else np.float32)
     base, top = (low, high - low) if low < 0 else (0, {1.0: 1.0, 200.0: 255.0}.get(high, 65535.0))
-    monkeypatch.setattr(pixels, "STRIP", 20)  # two rows and a rest
+    monkeypatch.setattr(pixels, "STRIP", 20)  # two rows and a remainder
     found = np.asarray(pixels.convert_mode(Image.fromarray(deep), 1))
     assert np.array_equal(found, ((deep.astype(np.float64) - base) * (255 / top)).round().astype(np.uint8))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "PA"])
-def test_transparency_is_laid_over_white_strip_by_strip(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
+def test_transparency_is_composited_strip_by_strip(monkeypatch: pytest.MonkeyPatch, mode: str) -> None:
     image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (23, 7, 4), dtype=np.uint8)).convert(mode)
     over = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image.convert("RGBA"))
     monkeypatch.setattr(pixels, "STRIP", 20)
@@ -181,7 +179,7 @@ def test_transparency_is_laid_over_white_strip_by_strip(monkeypatch: pytest.Monk
         assert np.array_equal(np.asarray(pixels.convert_mode(image, channels)), np.asarray(over.convert(plain)))
 
 
-def test_threads_together_never_hold_more_than_all() -> None:
+def test_quotas_are_never_exceeded() -> None:
     share, held, most, lock = Quota(10), 0, 0, threading.Lock()
 
     def work(amount: int) -> None:
@@ -203,7 +201,7 @@ def test_threads_together_never_hold_more_than_all() -> None:
 
 
 def nameless(name: str) -> bytes:
-    """Return a zip file of which one entry lost its name of one letter."""
+    """Return a zip file with an empty entry name."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         archive.writestr(name, b"something")
@@ -230,7 +228,7 @@ def test_odd_names_and_sizes_are_refused(tmp_path: Path, file: str, content: byt
         load_data(str(tmp_path / file))
 
 
-def test_labels_that_are_no_text_are_refused(tmp_path: Path) -> None:
+def test_invalid_text_labels_are_refused(tmp_path: Path) -> None:
     labels = np.array([0x110000, 0x41], np.uint32).view("<U1")
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", header((2, 2), "<f8") + bytes(32))
@@ -240,7 +238,7 @@ def test_labels_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 
 def pictures(root: Path, kind: str, mode: str, height: int = 8000, **options: object) -> Path:
-    """Write four pictures of 64 megapixels or fewer, of one colour."""
+    """Write four images of up to 64 megapixels, each of one colour."""
     for k in range(4):
         Image.new(mode, (8000, height - k)).save(root / f"{k}.{kind}", **options)  # type: ignore[arg-type]
     return root

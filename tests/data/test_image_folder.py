@@ -1,4 +1,4 @@
-"""Folders and zip files of images of every kind, good and bad."""
+"""Image folders and zip files of every format, valid and broken."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def png(seed: int = 0, height: int = 8, width: int = 8, channels: int = 3) -> by
 
 
 def header_only(width: int, height: int) -> bytes:
-    """A PNG that states a size and holds a few bytes."""
+    """A PNG with a header and a few bytes of data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -90,7 +90,7 @@ BAD = {
 }
 
 
-def test_what_is_broken_is_skipped_with_its_reason(tmp_path: Path) -> None:
+def test_broken_files_are_skipped_with_reasons(tmp_path: Path) -> None:
     good = {f"good{k}.png": png(k) for k in range(3)}
     write(tmp_path, good | {name: content for name, (content, _) in BAD.items()})
     os.mkfifo(tmp_path / "pipe.png")
@@ -123,7 +123,7 @@ def test_nothing_usable_is_refused(tmp_path: Path, name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_empty_folder_tells_what_was_looked_for(tmp_path: Path) -> None:
+def test_empty_folders_name_the_suffixes(tmp_path: Path) -> None:
     (tmp_path / "photo").mkdir()
     write(tmp_path, {"photos/a.png": png()})
     with pytest.raises(UserError, match=r"0 images found in .*photo; looked for \.png \.jpg .*; did you mean .*photos\?"):
@@ -174,14 +174,14 @@ COLOUR = {
 
 
 @pytest.mark.parametrize("name", COLOUR)
-def test_colour_of_every_mode_is_read_right(tmp_path: Path, name: str) -> None:
+def test_colour_modes(tmp_path: Path, name: str) -> None:
     content, corner, note = COLOUR[name]
     data = load_data(str(write(tmp_path, {name: content})))
     assert data.shape == (3, 4, 6)
     x = pixels(data)[0].int()
     if corner is not None:
         assert x[:, 0, 0].tolist() == list(corner)
-    assert (x[:, 2:, 2:] - torch.tensor([200, 10, 10])[:, None, None]).abs().max() <= 6  # JPEG is not exact
+    assert (x[:, 2:, 2:] - torch.tensor([200, 10, 10])[:, None, None]).abs().max() <= 6  # JPEG is lossy
     assert note is None or any(note in line for line in data.notes), data.notes
 
 
@@ -202,7 +202,7 @@ GREY = {
 
 
 @pytest.mark.parametrize("name", GREY)
-def test_grey_of_every_mode_is_read_right(tmp_path: Path, name: str) -> None:
+def test_grey_modes(tmp_path: Path, name: str) -> None:
     content, expected = GREY[name]
     data = load_data(str(write(tmp_path, {name: content})))
     assert data.shape == (1, 4, 6) and pixels(data)[0, 0].tolist() == expected.tolist()
@@ -210,7 +210,7 @@ def test_grey_of_every_mode_is_read_right(tmp_path: Path, name: str) -> None:
     assert colour.shape == (3, 4, 6) and pixels(colour)[0, 2].tolist() == expected.tolist()
 
 
-def test_mixed_modes_become_colour_and_one_line_says_so(tmp_path: Path) -> None:
+def test_mixed_modes_become_colour_with_a_note(tmp_path: Path) -> None:
     content = {f"c{k}.jpg": packed(Image.fromarray(noise(6, 6, 3, k)).convert("CMYK"), "JPEG") for k in range(3)}
     content |= {f"p{k}.png": packed(Image.fromarray(noise(6, 6, 3, k)).convert("P")) for k in range(2)}
     data = load_data(str(write(tmp_path, content | {"rgb.png": png(5, 6, 6)})))
@@ -226,7 +226,7 @@ def test_mixed_modes_become_colour_and_one_line_says_so(tmp_path: Path) -> None:
 @pytest.mark.parametrize("turn", range(1, 9))
 def test_exif_rotation_is_undone(tmp_path: Path, turn: int) -> None:
     upright = Image.fromarray(noise(4, 6))
-    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # orientation -> Image.Transpose that the camera's file has undergone
+    undo = {2: 0, 3: 3, 4: 1, 5: 5, 6: 2, 7: 6, 8: 4}  # orientation -> the Image.Transpose already applied to the stored image
     stored = upright.transpose(Image.Transpose(undo[turn])) if turn > 1 else upright
     exif = Image.Exif()
     exif[0x0112] = turn
@@ -244,11 +244,11 @@ def halves(height: int, width: int) -> np.ndarray:
 
 
 def is_halves(x: torch.Tensor) -> bool:
-    """But for the two middle columns, and a little ringing of the filter."""
+    """Ignoring the two middle columns and slight ringing of the filter."""
     return int(x[:, :4].max()) < 12 and int(x[:, 6:].min()) > 243
 
 
-def test_the_three_fits_have_known_pixels(tmp_path: Path) -> None:
+def test_fits_have_known_pixels(tmp_path: Path) -> None:
     write(tmp_path, {"a.png": packed(Image.fromarray(halves(20, 40)))})
     crop = pixels(load_data(str(tmp_path), size="10", fit="crop"))[0, 0]
     assert crop.shape == (10, 10) and is_halves(crop)
@@ -262,7 +262,7 @@ def test_the_three_fits_have_known_pixels(tmp_path: Path) -> None:
 
 
 def test_images_of_very_different_shapes_are_padded(tmp_path: Path) -> None:
-    """A thin figure loses most of itself to a square crop; a photo of 4 to 3 a quarter, which is said."""
+    """A square crop removes most of a thin figure, and a quarter of a 4:3 photo, which is noted."""
     thin = write(tmp_path / "thin", {f"im{k}.png": png(k, *[(40, 40), (40, 12), (16, 60)][k % 3]) for k in range(9)})
     data = load_data(str(thin))
     assert data.report["fit"] == "pad" and data.fingerprint() == load_data(str(thin), fit="pad").fingerprint()
@@ -281,7 +281,7 @@ def test_images_of_very_different_shapes_are_padded(tmp_path: Path) -> None:
     assert letters.shape == (3, 64, 64), "padded by its short side, a letter of 120 x 20 would be 3 pixels wide"
 
 
-def test_the_form_is_told_before_images_are_decoded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shape_is_reported_before_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"{'ab'[k % 2]}/{k}.png": png(k, 30, 20) for k in range(8)})
     seen: list[Dataset] = []
     data = load_data(str(tmp_path), on_shape=seen.append)
@@ -296,8 +296,8 @@ def test_the_form_is_told_before_images_are_decoded(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.parametrize("content", ["lonely", "split", "shapes"])
-def test_a_run_reads_its_data_as_it_did_then(tmp_path: Path, content: str) -> None:
-    """Runs of before cropped, kept their size whatever it was, and took the whole path of folders as labels."""
+def test_old_runs_read_their_data_unchanged(tmp_path: Path, content: str) -> None:
+    """Earlier versions cropped, kept the original size, and used the whole path of folders as labels."""
     files = {"lonely": LONELY, "split": SPLIT, "shapes": {f"a/im{k}.png": png(k, 45, 11 + 60 * (k % 2)) for k in range(6)}}
     root = str(write(tmp_path / "set", files[content]))
     then = load_data(
@@ -354,7 +354,7 @@ def test_hidden_files_links_and_loops(tmp_path: Path) -> None:
     assert any("skipped (.txt)" in note for note in data.notes)
 
 
-def test_zip_files_are_read_and_their_tricks_are_not(tmp_path: Path) -> None:
+def test_unsafe_zip_entries_are_skipped(tmp_path: Path) -> None:
     content = {"top/cat/1.png": png(1), "top/dog/2.png": png(2), "top/.hidden.png": png(), "__MACOSX/top/._1.png": b"x"}
     content |= {f"top/{kind}/{k}.png": png(k) for kind in ("cat", "dog") for k in range(3, 5)}
     data = load_data(str(zipped(tmp_path / "fine.zip", content)))
@@ -393,7 +393,7 @@ def test_damaged_zip_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_damaged_images_and_archives_never_escape(tmp_path: Path, data: st.DataObject) -> None:
+def test_damaged_images_and_archives_never_crash(tmp_path: Path, data: st.DataObject) -> None:
     name = data.draw(st.sampled_from(["a.png", "a.jpg", "a.gif", "a.tif", "a.webp", "a.zip"]))
     kinds = {"a.jpg": "JPEG", "a.gif": "GIF", "a.tif": "TIFF", "a.webp": "WEBP"}
     if name == "a.zip":
@@ -477,7 +477,7 @@ def test_labels(
     assert not said or f"{len(names)} classes from {said}" in data.notes
 
 
-def test_classes_of_one_or_two_images_are_told(tmp_path: Path) -> None:
+def test_tiny_classes_are_noted(tmp_path: Path) -> None:
     lonely = str(write(tmp_path / "lonely", LONELY))
     assert any("folders of one or two, 5 folders in all" in n and "--labels folder" in n for n in load_data(lonely).notes)
     assert any("5 of 5 classes have only one or two" in note for note in load_data(lonely, labels="folder").notes)
@@ -490,13 +490,13 @@ def test_classes_of_one_or_two_images_are_told(tmp_path: Path) -> None:
     )
 
 
-def test_columns_of_metadata_are_labels_by_name_and_others_are_told(tmp_path: Path) -> None:
+def test_metadata_columns_are_labels_by_name(tmp_path: Path) -> None:
     rows = "file_name,Kind,text,age\n" + "".join(f"im{k}.png,{'xy'[k % 2]},a picture {k},{k}\n" for k in range(4))
     write(tmp_path, FLAT | {"metadata.csv": rows.encode()})
     data = load_data(str(tmp_path))
     assert any("columns age and kind of the metadata are not used; --labels kind" in note for note in data.notes)
-    told = load_data(str(tmp_path), condition_columns="age")
-    assert any("the column kind of the metadata is not used; --labels kind" in note for note in told.notes)
+    scanned = load_data(str(tmp_path), condition_columns="age")
+    assert any("the column kind of the metadata is not used; --labels kind" in note for note in scanned.notes)
     data = load_data(str(tmp_path), labels="Kind")
     assert (
         data.label_names == ("x", "y") and data.report["labels_by"] == "kind" and not any("not used" in n for n in data.notes)
@@ -508,7 +508,7 @@ def test_columns_of_metadata_are_labels_by_name_and_others_are_told(tmp_path: Pa
     assert any("it has age, file_name, kind, words; --labels takes the name" in note for note in load_data(str(tmp_path)).notes)
 
 
-def test_photos_of_formats_that_are_not_read_are_named(tmp_path: Path) -> None:
+def test_unsupported_formats_are_named(tmp_path: Path) -> None:
     write(tmp_path, {f"IMG_{k}.HEIC": b"x" for k in range(5)} | {"a.xmp": b""})
     with pytest.raises(
         UserError, match=r"0 images found.*it has 5 \.heic, which cannot be read: convert them to \.jpg or \.png"
@@ -516,11 +516,11 @@ def test_photos_of_formats_that_are_not_read_are_named(tmp_path: Path) -> None:
         load_data(str(tmp_path))
 
 
-def test_they_are_not_taken_for_a_folder_of_texts(tmp_path: Path) -> None:
+def test_unsupported_images_are_not_a_folder_of_texts(tmp_path: Path) -> None:
     write(tmp_path, {f"IMG_{k}.HEIC": b"x" for k in range(3)} | {"read me.txt": b"holidays"})
     with pytest.raises(UserError, match=r"it has 3 \.heic, which cannot be read"):
         load_data(str(tmp_path))
-    write(tmp_path, {f"IMG_{k}.txt": b"a caption" for k in range(2)})  # one beside each, as captions are
+    write(tmp_path, {f"IMG_{k}.txt": b"a caption" for k in range(2)})  # one beside each image, like captions
     with pytest.raises(UserError, match=r"it has 3 \.heic, which cannot be read"):
         load_data(str(tmp_path))
     write(tmp_path, {f"story {k}.txt": b"Once upon a time there was a folder of texts. " * 30 for k in range(9)})
@@ -547,19 +547,19 @@ def test_metadata_with_gaps(tmp_path: Path) -> None:
         ("jsonl", {"metadata.jsonl": b"{}\n[1]\n"}, "line 2"), ("jsonl", {"metadata.jsonl": b"[" * 10**5}, "line 1"),
     ],
 )  # fmt: skip
-def test_labels_that_cannot_be_had_are_refused(tmp_path: Path, how: str, content: dict[str, bytes], match: str) -> None:
+def test_impossible_labels_are_refused(tmp_path: Path, how: str, content: dict[str, bytes], match: str) -> None:
     with pytest.raises(UserError, match=match):
         load_data(str(write(tmp_path, FLAT | content)), labels=how)
-    assert len(load_data(str(tmp_path))) == 4  # auto goes on without, and says so
+    assert len(load_data(str(tmp_path))) == 4  # auto continues without labels, with a note
     assert how in LABELS or how == "fodler"
 
 
-def test_duplicates_are_counted_and_progress_is_told(tmp_path: Path) -> None:
+def test_duplicates_are_counted_and_progress_is_reported(tmp_path: Path) -> None:
     write(tmp_path, {f"im{k}.png": png(k % 3) for k in range(7)})
-    told: list[tuple[str, int, int]] = []
-    data = load_data(str(tmp_path), on_progress=lambda *news: told.append(news))
+    scanned: list[tuple[str, int, int]] = []
+    data = load_data(str(tmp_path), on_progress=lambda *news: scanned.append(news))
     assert data.report["duplicates"] == 4 and any("4 images are exact copies" in note for note in data.notes)
-    assert told == [("reading headers", 7, 7), ("reading images", 7, 7)] and data.report["range"] == [0, 255]
+    assert scanned == [("reading headers", 7, 7), ("reading images", 7, 7)] and data.report["range"] == [0, 255]
 
 
 def test_lazy_equals_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -587,7 +587,7 @@ def test_lazy_equals_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         far.batch(torch.tensor([0]))
 
 
-def test_a_set_too_large_for_memory_is_read_from_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_datasets_use_a_temporary_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"{'ab'[k % 2]}/{k}.png": png(k, 9 + k % 3, 12) for k in range(40)} | {"a/bad.png": b"no"})
     near = load_data(str(tmp_path), size="8x10")
     monkeypatch.setattr(memory_limits, "MEMORY_LIMIT", 1000)
@@ -601,7 +601,7 @@ def test_a_set_too_large_for_memory_is_read_from_a_temporary_file(tmp_path: Path
     assert torch.equal(chosen.batch(torch.tensor([0]))[0], near.batch(torch.tensor([3]))[0])
 
 
-def test_a_lazy_grey_set_stored_in_colour_is_grey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lazy_grey_images_stored_in_colour_are_grey(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, {f"im{k}.png": packed(Image.fromarray(noise(8, 8, 1, k)).convert("RGB")) for k in range(5)})
     near = load_data(str(tmp_path))
     monkeypatch.setattr(memory_limits, "MEMORY_LIMIT", 10)
@@ -611,8 +611,8 @@ def test_a_lazy_grey_set_stored_in_colour_is_grey(tmp_path: Path, monkeypatch: p
     assert torch.equal(far.x.take(torch.arange(5)), pixels(near)) and any("stored in colour" in note for note in far.notes)
 
 
-def test_scanning_many_files_holds_only_what_is_fitted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """3,000 files of 25 kB each would be 75 MB; the scan may hold the fitted pixels and little per file."""
+def test_scans_hold_only_fitted_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """3,000 files of 25 kB have 75 MB; the scan may hold only fitted pixels and little per file."""
     content = [packed(Image.fromarray(noise(96, 96, 3, k)), "BMP") for k in range(4)]
     for k in range(3000):
         (tmp_path / f"im{k}.bmp").write_bytes(content[k % 4])

