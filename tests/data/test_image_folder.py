@@ -371,7 +371,7 @@ def test_unsafe_zip_entries_are_skipped(tmp_path: Path) -> None:
     assert len(data) == 1 and sorted(tmp_path.rglob("*")) == before
     reasons = broken(data)
     assert sum("unsafe name" in why for why in reasons.values()) == 4
-    assert "link" in reasons["link.png"] and "bomb" in reasons["zeros.png"] and "method" in reasons["lzma.png"]
+    assert "link" in reasons["link.png"] and "bomb" in reasons["zeros.png"] and "compression" in reasons["lzma.png"]
     with pytest.raises(UserError, match="unsafe name"):
         load_data(str(path), strict=True)
 
@@ -505,7 +505,7 @@ def test_metadata_columns_are_labels_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a knid column; it has age, file_name, kind, text"):
         load_data(str(tmp_path), labels="knid")
     write(tmp_path, {"metadata.csv": rows.replace(",text", ",words").encode()})
-    assert any("it has age, file_name, kind, words; --labels takes the name" in note for note in load_data(str(tmp_path)).notes)
+    assert any("it has age, file_name, kind, words; --labels selects another" in note for note in load_data(str(tmp_path)).notes)
 
 
 def test_unsupported_formats_are_named(tmp_path: Path) -> None:

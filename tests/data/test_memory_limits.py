@@ -233,7 +233,7 @@ def test_invalid_text_labels_are_refused(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("x.npy", header((2, 2), "<f8") + bytes(32))
         archive.writestr("y.npy", header((2,), "<U1") + labels.tobytes())
-    with pytest.raises(UserError, match="no text"):
+    with pytest.raises(UserError, match="not valid text"):
         load_data(str(tmp_path / "a.npz"))
 
 

@@ -82,7 +82,7 @@ def test_invalid_pairs_options_are_refused(tmp_path: Path) -> None:
         (table, "de,fr", "no column 'fr'; it has: de, en"), (table, "de", "like --pairs english,persian"),
         (table, "de,de", "like --pairs"), (binary, "source,target", "is not UTF-8 text"), (table, "0,1", "from 1"),
         (text, "missing.txt", "there is no file 'missing.txt'"), (text, str(tmp_path / "short.txt"), "12 lines but .* 11"),
-        (tmp_path, "a,b", "is a folder"), ("dates", "a,b", "leave it out"),
+        (tmp_path, "a,b", "is a folder"), ("dates", "a,b", "leave --pairs out"),
     ):  # fmt: skip
         with pytest.raises(UserError, match=words):
             load_data(path, pairs=pairs)

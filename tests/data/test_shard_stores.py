@@ -97,7 +97,7 @@ def test_named_shards(server: Server, shards: Path) -> None:
     with pytest.raises(UserError, match=f"there is no .*{count:06d}.tar"):
         load_data(f"{server.address}/shards/{{000000..{count:06d}}}.tar")
     (shards / INDEX).unlink()
-    with pytest.raises(UserError, match=r"does not list its files; put index.safetensors there"):
+    with pytest.raises(UserError, match=r"does not list files; put index.safetensors there"):
         load_data(f"{server.address}/shards")
 
 
@@ -109,7 +109,7 @@ def test_rewritten_shards_are_detected_by_tag(server: Server, shards: Path) -> N
     shard.write_bytes(content[:-1] + b"\1")
     assert len(load_data(address)) > 0  # indexed again, because its tag differs
     shard.write_bytes(content[: len(content) // 2])
-    with pytest.raises(UserError, match=r"000001.tar is no whole tar file"):
+    with pytest.raises(UserError, match=r"000001.tar is not a complete tar file"):
         load_data(address)
 
 
