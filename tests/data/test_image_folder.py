@@ -505,7 +505,8 @@ def test_metadata_columns_are_labels_by_name(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"a knid column; it has age, file_name, kind, text"):
         load_data(str(tmp_path), labels="knid")
     write(tmp_path, {"metadata.csv": rows.replace(",text", ",words").encode()})
-    assert any("it has age, file_name, kind, words; --labels selects another" in note for note in load_data(str(tmp_path)).notes)
+    data = load_data(str(tmp_path))
+    assert any("it has age, file_name, kind, words; --labels selects another" in note for note in data.notes)
 
 
 def test_unsupported_formats_are_named(tmp_path: Path) -> None:
