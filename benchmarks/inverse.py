@@ -29,9 +29,9 @@ def left_half() -> Tensor:
 
 
 TASKS: dict[str, tuple[Measurement, tuple[str, ...]]] = {
-    "inpaint the left half": (Keep(left_half()), (*COMMON, *REPLACING)),
-    "scale up 7 x 7 to 28 x 28": (Pool(4), COMMON),
-    "deblur, width 2": (Blur(2.0), COMMON),
+    "inpaint left half": (Keep(left_half()), (*COMMON, *REPLACING)),
+    "upscale 4x": (Pool(4), COMMON),
+    "deblur": (Blur(2.0), COMMON),
 }
 
 
