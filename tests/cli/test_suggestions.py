@@ -6,14 +6,14 @@ from typer.main import get_command
 
 from reverie.base.errors import UserError
 from reverie.cli.main import app
-from reverie.cli.suggestions import USUAL, meant
+from reverie.cli.suggestions import ALIASES, closest_option
 from reverie.data import DATASETS, load_data
 
 
 def test_every_suggestion_is_an_option_of_some_command() -> None:
     known = {name for command in get_command(app).commands.values() for param in command.params for name in param.opts}
-    assert set(USUAL.values()) <= known
-    assert meant("--xyzzy", known) is None and meant("--learning_rate", known) == "--learning-rate"
+    assert set(ALIASES.values()) <= known
+    assert closest_option("--xyzzy", known) is None and closest_option("--learning_rate", known) == "--learning-rate"
 
 
 def test_all_names_are_listed_only_where_none_is_close() -> None:

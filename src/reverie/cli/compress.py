@@ -1,4 +1,4 @@
-"""The commands that pack images into a file without loss, and take them out again."""
+"""The commands that compress images into one lossless file, and decompress it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from reverie.cli.options import (
     RunPath,
     SeedOption,
     completer,
+    option,
     screen_for,
 )
 
@@ -25,51 +26,55 @@ def compress(
     images: Annotated[
         str,
         typer.Argument(
-            help="A folder, a file or the name of images of the run's own size.", metavar="IMAGES",
+            help="Folder, file or data set name of images of the run's size.", metavar="IMAGES",
             autocompletion=completer("data"),
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", help="The file to write, like images.rvi.")],
-    steps: Annotated[int | None, typer.Option("--steps", help="Of the chain; more is shorter and slower; 50 if none.")] = None,
+    out: Annotated[Path, option("File to write, such as images.rvi", "--out", metavar="FILE")],
+    steps: Annotated[
+        int | None,
+        option("Steps of the diffusion chain; more steps give a smaller file and take longer", "--steps", default="50",
+               metavar="N"),
+    ] = None,
     data_dir: DataDirOption = None,
     seed: SeedOption = 0,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:  # fmt: skip
-    """Pack images into one file without loss, as short as the run's bound says."""
+    """Compress images into one lossless file, at the bits/dim of the run's likelihood bound."""
     screen = screen_for(json, quiet)
     from reverie import api
 
-    opened = api.load(run, device)
+    loaded = api.load(run, device)
     try:
         with screen.reading() as on_progress:
-            made = api.compress(opened, images, out, steps=steps, data_dir=data_dir, seed=seed, on_progress=on_progress)
+            made = api.compress(loaded, images, out, steps=steps, data_dir=data_dir, seed=seed, on_progress=on_progress)
     except KeyboardInterrupt:
-        screen.say(f"interrupted; {out} is written when all images are coded, so nothing was kept")
+        screen.say(f"interrupted; {out} was not written")
         raise
     screen.result(made.figures(), str(made))
 
 
 def decompress(
     run: RunPath,
-    file: Annotated[Path, typer.Argument(help="A file that compress wrote, with this run.", metavar="FILE")],
-    out: Annotated[str, typer.Option("--out", help="A folder for PNG files, X.npy, or a sheet X.png.")],
+    file: Annotated[Path, typer.Argument(help="File that `reverie compress` wrote with this run.", metavar="FILE")],
+    out: Annotated[str, option("Folder for PNG files, X.npy, or a sheet X.png", "--out", metavar="PATH")],
     overwrite: OverwriteOption = False,
     device: DeviceOption = "cpu",
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Take images out of a file again, bit for bit."""
+    """Decompress images, bit for bit."""
     screen = screen_for(json, quiet)
     from reverie import api
 
-    opened = api.load(run, device)
+    loaded = api.load(run, device)
     try:
         with screen.reading() as on_progress:
-            found = api.decompress(opened, file, out, overwrite=overwrite, on_progress=on_progress)
+            found = api.decompress(loaded, file, out, overwrite=overwrite, on_progress=on_progress)
     except KeyboardInterrupt:
-        screen.say("interrupted; nothing was kept")
+        screen.say(f"interrupted; {out} was not written")
         raise
     values = {"images": len(found), "shape": list(found.x.shape[1:]), "out": out, "names": found.names is not None}
     screen.result(values, f"wrote {len(found):,} image{'s' * (len(found) != 1)} to {out}")

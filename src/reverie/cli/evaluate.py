@@ -1,4 +1,4 @@
-"""The commands that measure: evaluate, and compare, which trains first."""
+"""The commands that evaluate runs and compare model families."""
 
 from __future__ import annotations
 
@@ -11,55 +11,56 @@ import typer
 from reverie.base.errors import UserError
 from reverie.cli.options import (
     DataDirOption,
+    DataName,
     DeviceOption,
     JsonOption,
     MovedDataOption,
     ProcessesOption,
     QuietOption,
-    completer,
-    named,
+    option,
     sampling,
     screen_for,
     training,
     writing,
 )
 
+CountOption = Annotated[
+    int | None, option("Number of samples to evaluate", "-n", default="2048, with --quick 512", metavar="N")
+]
+ReportOption = Annotated[Path | None, option("Self-contained HTML report to write", "--out", default="none", metavar="X.html")]
+
 
 @training
 def compare(
-    data: Annotated[
-        str, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=completer("data"))
-    ],
+    data: DataName,
     families: Annotated[
-        str, named("families", "Two or more, with commas between, like gaussian,diffusion; or runs", "--families")
+        str,
+        option("Two or more families or runs, separated by commas, such as gaussian,diffusion", "--families", metavar="NAMES",
+               kind="families"),
     ],
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Write a report, X.html, that opens without a network.", metavar="X.html")
-    ] = None,
+    out: ReportOption = None,
     runs: Annotated[
         Path | None,
-        typer.Option(
-            "--runs", help="Folder for the runs, runs/compare-DATA if not given; finished ones are not trained again."
-        ),
+        option("Folder of the runs, where finished ones are reused", "--runs", default="runs/compare-DATA", metavar="FOLDER"),
     ] = None,
-    n: Annotated[int | None, typer.Option("-n", help="How many samples to measure; 2048, or 512 with --quick.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Fewer samples and coarser error bars.")] = False,
+    n: CountOption = None,
+    quick: Annotated[bool, option("Fewer samples and wider error bars", "--quick")] = False,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
-) -> None:
-    """Train several families on the same data for the same time of the processor, and compare them."""
+) -> None:  # fmt: skip
+    """Train several model families on the same data for the same CPU time, and compare them."""
     screen = screen_for(json, quiet)
     from reverie import api
 
     if api.serve_if_worker(device):
         return
     if options.pop("family", None) is not None:
-        raise UserError("give the families with --families")
-    given = {key: value for key, value in options.items() if value is not None and value is not False}
-    with api.process_group(given.pop("processes", 1), device):
-        result = api.compare_families(data, families, out, runs=runs, n=n, quick=quick, screen=screen, device=device, **given)
+        raise UserError("compare takes no --family; name the families with --families")
+    chosen = {key: value for key, value in options.items() if value is not None and value is not False}
+    with api.process_group(chosen.pop("processes", 1), device):
+        result = api.compare_families(data, families, out, runs=runs, n=n, quick=quick, screen=screen, device=device, **chosen)
     figures, text = result.figures(), str(result)
     if out is not None:
         figures["report"] = str(out)
@@ -71,12 +72,12 @@ def compare(
 @writing
 def evaluate(
     runs: Annotated[list[Path], typer.Argument(help="Folder of a run; several are compared.", metavar="RUN...")],
-    n: Annotated[int | None, typer.Option("-n", help="How many samples to measure; 2048, or 512 with --quick.")] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Write a report, X.html, that opens without a network.")] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer samples and coarser error bars: one run takes a minute at most.")
-    ] = False,
-    features: Annotated[str, named("features", "What images are compared by; auto suits the data", "--features")] = "auto",
+    n: CountOption = None,
+    out: ReportOption = None,
+    quick: Annotated[bool, option("Fewer samples and wider error bars; at most a minute for one run", "--quick")] = False,
+    features: Annotated[
+        str, option("Image features in which distances are taken", "--features", metavar="NAME", kind="features")
+    ] = "auto",
     data: MovedDataOption = None,
     data_dir: DataDirOption = None,
     processes: ProcessesOption = 1,
@@ -85,7 +86,7 @@ def evaluate(
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Measure how good a run's samples are, or compare runs."""
+    """Evaluate the samples of a run against its data, or compare runs."""
     screen = screen_for(json, quiet)
     from reverie import api
 
@@ -94,10 +95,10 @@ def evaluate(
     if out is not None:
         api.check_report(out)
     found, stopped = [], None
-    opened = [api.load(path, device) for path in runs]  # all are there before work begins
+    loaded = [api.load(path, device) for path in runs]  # before work starts
     try:
         with api.process_group(processes, device):
-            for run in opened:
+            for run in loaded:
                 if len(runs) > 1:
                     screen.say(f"{run.path}:")
                 with screen.reading() as on_progress:

@@ -1,4 +1,4 @@
-"""The commands by which models leave and come: export and import."""
+"""The commands that export and import models."""
 
 from __future__ import annotations
 
@@ -7,30 +7,42 @@ from typing import Annotated, Any
 
 import typer
 
-from reverie.cli.options import AdapterOption, DeviceOption, JsonOption, QuietOption, RunPath, sampling, screen_for
+from reverie.cli.options import (
+    AdapterOption,
+    DeviceOption,
+    JsonOption,
+    OverwriteRunOption,
+    QuietOption,
+    RunPath,
+    option,
+    sampling,
+    screen_for,
+)
 
-ReplaceOption = Annotated[bool, typer.Option("--overwrite", help="Replace what such a command wrote there before.")]
-NOT_TAKEN = (
+# Options of sampling that an exported page or file has no default for.
+NOT_EXPORTED = (
     "label", "prompt", "negative_prompt", "condition", "condition_image", "guidance_interval", "guidance_rescale",
     "classifier_guidance", "precision",
 )  # fmt: skip
 
 
-@sampling(*NOT_TAKEN)
+@sampling(*NOT_EXPORTED)
 def export(
     run: RunPath,
-    out: Annotated[str, typer.Option("--out", help="X.html one page that draws, X.onnx, or a folder for a hub.")],
-    format: Annotated[str | None, typer.Option("--format", help="html, onnx, hub or diffusers; by --out if not given.")] = None,
-    overwrite: ReplaceOption = False,
+    out: Annotated[str, option("X.html (a page that samples), X.onnx, or a folder for a hub", "--out", metavar="PATH")],
+    format: Annotated[
+        str | None, option("Format: html, onnx, hub or diffusers", "--format", default="by --out", metavar="NAME")
+    ] = None,
+    overwrite: Annotated[bool, option("Replace an earlier export", "--overwrite")] = False,
     adapter: AdapterOption = None,
-    measure: Annotated[bool, typer.Option("--measure", help="Measure samples for the card of a folder, quickly.")] = False,
-    licence: Annotated[str, typer.Option("--licence", help="Licence that the card of a folder names.")] = "unknown",
+    measure: Annotated[bool, option("Evaluate a few samples for the model card of a folder", "--measure")] = False,
+    licence: Annotated[str, option("Licence on the model card of a folder", "--licence", metavar="NAME")] = "unknown",
     device: DeviceOption = "cpu",
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Write a run as one HTML page that draws, an ONNX file, or a folder for a hub or for diffusers."""
+    """Export a run as an HTML page that samples, an ONNX file, or a folder for a hub or for diffusers."""
     screen = screen_for(json, quiet)
     from reverie import api
 
@@ -40,19 +52,19 @@ def export(
     )  # fmt: skip
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     size = sum(file.stat().st_size for file in files)
-    named = f"{path}" if path.is_file() else f"{len(files)} files in {path}"
-    screen.result({"files": [str(file) for file in files], "bytes": size}, f"wrote {named}, {size / 1e6:.1f} MB")
+    written = f"{path}" if path.is_file() else f"{len(files)} files in {path}"
+    screen.result({"files": [str(file) for file in files], "bytes": size}, f"wrote {written}, {size / 1e6:.1f} MB")
 
 
 def import_(
-    source: Annotated[Path, typer.Argument(help="Folder that export or diffusers wrote.", metavar="SOURCE")],
-    out: Annotated[Path, typer.Option("--out", help="Folder of the run to make.")],
-    name: Annotated[str | None, typer.Option("--name", help="What the data are called; else the folder's name.")] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
+    source: Annotated[Path, typer.Argument(help="Folder that `reverie export` or diffusers wrote.", metavar="SOURCE")],
+    out: Annotated[Path, option("Folder of the new run", "--out", metavar="RUN")],
+    name: Annotated[str | None, option("Name of the data", "--name", default="name of SOURCE", metavar="NAME")] = None,
+    overwrite: OverwriteRunOption = False,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Make a run of a folder that export or diffusers wrote."""
+    """Import a folder that `reverie export` or diffusers wrote as a run."""
     screen = screen_for(json, quiet)
     from reverie import api
 

@@ -1,4 +1,4 @@
-"""The gallery's commands: pictures that show a formula at work."""
+"""The commands of the gallery: figures that illustrate formulas and runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from reverie.cli.group import Group
 from reverie.cli.options import (
     ChannelsOption,
     DataDirOption,
+    DataName,
     DeviceOption,
     FitOption,
     JsonOption,
@@ -19,22 +20,18 @@ from reverie.cli.options import (
     SeedOption,
     SizeOption,
     TextOption,
-    completer,
-    named,
+    option,
     sampling,
     screen_for,
 )
 
-DATA_HELP = "Name of a data set, or a path."
-DataName = Annotated[str, typer.Argument(help=DATA_HELP, metavar="DATA", autocompletion=completer("data"))]
+gallery = typer.Typer(name="gallery", cls=Group, help="Plot figures that illustrate formulas and runs.", no_args_is_help=True)
 
-gallery = typer.Typer(name="gallery", cls=Group, help="Pictures that show a formula at work.", no_args_is_help=True)
-
-FolderOption = Annotated[Path, typer.Option("--out", help="Folder for the pictures.")]
-PictureOption = Annotated[Path, typer.Option("--out", help="Picture to draw.")]
+FolderOption = Annotated[Path, option("Folder for the figures", "--out", metavar="FOLDER")]
+PictureOption = Annotated[Path, option("Figure to write", "--out", metavar="X.png")]
 
 
-def _draw(name: str, out: Path, json: bool, quiet: bool, reading: dict[str, Any] | None = None, **options: Any) -> None:
+def _plot(name: str, out: Path, json: bool, quiet: bool, reading: dict[str, Any] | None = None, **options: Any) -> None:
     screen = screen_for(json, quiet)
     from reverie import api
 
@@ -48,56 +45,56 @@ def _draw(name: str, out: Path, json: bool, quiet: bool, reading: dict[str, Any]
 def alignment(
     run: RunPath,
     out: PictureOption = Path("gallery/alignment.png"),
-    prompt: Annotated[str | None, typer.Option("--prompt", help="What is answered; an example if not given.")] = None,
+    prompt: Annotated[str | None, option("Source of the answer", "--prompt", default="an example", metavar="TEXT")] = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw where each token of an answer looks in its source, for a run of pairs of texts."""
-    _draw("alignment", out, json, quiet, run=run, prompt=prompt, device=device)
+    """Plot the attention of each token of an answer over its source, for a run of text pairs."""
+    _plot("alignment", out, json, quiet, run=run, prompt=prompt, device=device)
 
 
 @gallery.command()
 def attention(
     run: RunPath,
     out: PictureOption = Path("gallery/attention.png"),
-    prompt: Annotated[str | None, typer.Option("--prompt", help="The sentence whose attention is shown.")] = None,
+    prompt: Annotated[str | None, option("Sentence to analyse", "--prompt", default="an example", metavar="TEXT")] = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw where each token of a sentence looks, for every layer and head of a transformer of text."""
-    _draw("attention", out, json, quiet, run=run, prompt=prompt, device=device)
+    """Plot the attention weights of a sentence, for every layer and head of a transformer of text."""
+    _plot("attention", out, json, quiet, run=run, prompt=prompt, device=device)
 
 
 @gallery.command()
 def autodiff(out: FolderOption = Path("gallery/autodiff"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Draw derivatives at work: graphs with their sweeps, memory, costs, implicit functions, uncertainty."""
-    _draw("autodiff", out, json, quiet)
+    """Plot automatic differentiation: graphs and sweeps, memory, cost, implicit functions, uncertainty."""
+    _plot("autodiff", out, json, quiet)
 
 
 @gallery.command()
 def coloring(out: FolderOption = Path("gallery/coloring"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Draw sparse matrices with their graphs, colourings, compressed forms and fewest colours."""
-    _draw("coloring", out, json, quiet)
+    """Plot sparse matrices with their graphs, colourings, compressed forms and minimum colours."""
+    _plot("coloring", out, json, quiet)
 
 
 @gallery.command()
 def cost(out: FolderOption = Path("gallery/cost"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Draw what a transformer costs over length and width: by the formula, counted and timed."""
-    _draw("cost", out, json, quiet)
+    """Plot the cost of a transformer over length and width: by formula, counted and timed."""
+    _plot("cost", out, json, quiet)
 
 
 @gallery.command()
 def depth(out: PictureOption = Path("gallery/depth.png"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Draw what residuals, LayerNorm and BatchNorm do to gradients over depth."""
-    _draw("depth", out, json, quiet)
+    """Plot the effect of residuals, LayerNorm and BatchNorm on gradients over depth."""
+    _plot("depth", out, json, quiet)
 
 
 @gallery.command()
 def embeddings(out: FolderOption = Path("gallery/embeddings"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Draw the sinusoidal embedding: its curves, heatmap and distances."""
-    _draw("embeddings", out, json, quiet)
+    """Plot the sinusoidal embedding: curves, heatmap and distances."""
+    _plot("embeddings", out, json, quiet)
 
 
 @gallery.command()
@@ -108,17 +105,17 @@ def autoencoder(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw what an autoencoder gives back, its codes, ways between images, and what the best linear one would lose."""
-    _draw("autoencoder", out, json, quiet, run=run, device=device)
+    """Plot reconstructions, latents, interpolations, and the error of the best linear autoencoder."""
+    _plot("autoencoder", out, json, quiet, run=run, device=device)
 
 
 @gallery.command()
 def forward(
-    data: Annotated[
-        str, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=completer("data"))
-    ],
+    data: DataName,
     out: FolderOption = Path("gallery/forward"),
-    schedule: Annotated[str, named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")] = "linear",
+    schedule: Annotated[
+        str, option("Noise schedule with options, such as linear:steps=40", "--schedule", metavar="NAME", kind="schedules")
+    ] = "linear",
     size: SizeOption = None,
     fit: FitOption = "auto",
     channels: ChannelsOption = None,
@@ -127,29 +124,29 @@ def forward(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw images or points turning into noise, as a sheet and as a film."""
+    """Plot the forward process of images or points, as a sheet and as a film."""
     reading = {"size": size, "fit": fit, "channels": channels, "data_dir": data_dir}
-    _draw("forward", out, json, quiet, reading, data=data, schedule=schedule, seed=seed)
+    _plot("forward", out, json, quiet, reading, data=data, schedule=schedule, seed=seed)
 
 
 @gallery.command()
 def gradients(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Runs of rnn and lstm that are shown as well.", metavar="[RUN]...")
+        list[Path] | None, typer.Argument(help="Runs of rnn and lstm to plot as well.", metavar="[RUN]...", show_default=False)
     ] = None,
     out: PictureOption = Path("gallery/gradients.png"),
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw how gradients vanish, explode or last over time in recurrent networks, and in runs of them."""
-    _draw("gradients", out, json, quiet, runs=runs or (), device=device)
+    """Plot vanishing and exploding gradients over time in recurrent networks and in runs of them."""
+    _plot("gradients", out, json, quiet, runs=runs or (), device=device)
 
 
 @gallery.command()
 def graphs(out: PictureOption = Path("gallery/graphs.png"), json: JsonOption = False, quiet: QuietOption = False) -> None:
-    """Draw the graphical model of every family, with its factorisation in letters and in words."""
-    _draw("graphs", out, json, quiet)
+    """Plot the graphical model of every family with its factorisation."""
+    _plot("graphs", out, json, quiet)
 
 
 @gallery.command()
@@ -159,22 +156,23 @@ def normal(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw normal samples against their density, and Bayes' rule for normal distributions."""
-    _draw("normal", out, json, quiet, seed=seed)
+    """Plot normal samples against their density, and Bayes' rule for normal distributions."""
+    _plot("normal", out, json, quiet, seed=seed)
 
 
 @gallery.command()
 def schedules(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Runs whose schedules are shown as well.", metavar="[RUN]...")
+        list[Path] | None,
+        typer.Argument(help="Runs whose schedules are plotted as well.", metavar="[RUN]...", show_default=False),
     ] = None,
     out: PictureOption = Path("gallery/schedules.png"),
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw all noise schedules, and what runs have learned of theirs."""
-    _draw("schedules", out, json, quiet, runs=runs or (), device=device)
+    """Plot all noise schedules, and the learned ones of runs."""
+    _plot("schedules", out, json, quiet, runs=runs or (), device=device)
 
 
 @gallery.command()
@@ -186,8 +184,8 @@ def score(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw the score that a run of points in the plane has learned, and the paths of DDIM in few and in many steps."""
-    _draw("score", out, json, quiet, run=run, device=device, seed=seed)
+    """Plot the learned score of a run of points in the plane, and DDIM trajectories with few and many steps."""
+    _plot("score", out, json, quiet, run=run, device=device, seed=seed)
 
 
 @gallery.command()
@@ -198,8 +196,8 @@ def series(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw series beside samples of a run, a continuation as a fan, and covariances over lags."""
-    _draw("series", out, json, quiet, run=run, device=device)
+    """Plot time series beside samples, a forecast as a fan chart, and autocovariances."""
+    _plot("series", out, json, quiet, run=run, device=device)
 
 
 @gallery.command()
@@ -209,8 +207,8 @@ def sigma(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw what is learned from one noise level that is too small, middling or too large, and from all of them."""
-    _draw("sigma", out, json, quiet, seed=seed)
+    """Plot models of one noise level, too small, medium or too large, and of all levels."""
+    _plot("sigma", out, json, quiet, seed=seed)
 
 
 @gallery.command()
@@ -223,8 +221,8 @@ def spiral(
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Draw the spiral's forward and reverse process and its optimal solution."""
-    _draw("spiral", out, json, quiet, run=run, device=device, **options)
+    """Plot the forward and reverse process of the spiral and the optimal denoiser."""
+    _plot("spiral", out, json, quiet, run=run, device=device, **options)
 
 
 @gallery.command()
@@ -237,8 +235,8 @@ def samplers(
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Draw the same seeds under every sampler at 5, 10, 20 and 50 network evaluations, with the time each takes."""
-    _draw("samplers", out, json, quiet, run=run, device=device, **options)
+    """Plot the same seeds under every sampler at 5, 10, 20 and 50 NFE, with the time of each."""
+    _plot("samplers", out, json, quiet, run=run, device=device, **options)
 
 
 @gallery.command()
@@ -246,17 +244,18 @@ def samplers(
 def guidance(
     run: RunPath,
     out: PictureOption = Path("gallery/guidance.png"),
-    scales: Annotated[str, typer.Option("--scales", help="Guidance scales, with commas between.")] = "0,1,2,4,8",
+    scales: Annotated[str, option("Guidance scales separated by commas", "--scales", metavar="SCALES")] = "0,1,2,4,8",
     prompts: Annotated[
-        str | None, typer.Option("--prompts", help="Of a run of captions: a row for each prompt, with | between.")
+        str | None,
+        option("Prompts of a run with captions, one row each, separated by |", "--prompts", default="none", metavar="TEXTS"),
     ] = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Draw the same seeds under growing guidance: labels or prompts down, scales across."""
-    _draw("guidance", out, json, quiet, run=run, scales=scales, prompts=prompts, device=device, **options)
+    """Plot the same seeds under increasing guidance: a row for each label or prompt, a column for each scale."""
+    _plot("guidance", out, json, quiet, run=run, scales=scales, prompts=prompts, device=device, **options)
 
 
 @gallery.command()
@@ -266,8 +265,8 @@ def transport(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw optimal transport: plans, potentials, convergence, and divergences as supports part."""
-    _draw("transport", out, json, quiet, seed=seed)
+    """Plot optimal transport: plans, potentials, convergence, and divergences of separating supports."""
+    _plot("transport", out, json, quiet, seed=seed)
 
 
 @gallery.command()
@@ -277,8 +276,8 @@ def flow(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw how long each kind of flow takes to noise and back, as data grow."""
-    _draw("flow", out, json, quiet, seed=seed)
+    """Plot the time of each flow to noise and back over the dimension of the data."""
+    _plot("flow", out, json, quiet, seed=seed)
 
 
 @gallery.command()
@@ -288,18 +287,18 @@ def kernels(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw kernels: Gram matrices, kernel principal components, and the polynomial feature map."""
-    _draw("kernels", out, json, quiet, seed=seed)
+    """Plot kernels: Gram matrices, kernel principal components, and the polynomial feature map."""
+    _plot("kernels", out, json, quiet, seed=seed)
 
 
 @gallery.command()
 def tokens(
     data: DataName,
     out: FolderOption = Path("gallery/tokens"),
-    prompt: Annotated[str | None, typer.Option("--prompt", help="What is split into tokens.")] = None,
+    prompt: Annotated[str | None, option("Text to tokenize", "--prompt", default="an example", metavar="TEXT")] = None,
     text: TextOption = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Draw which pairs byte-pair encoding merges, how short texts become, and how a word is split."""
-    _draw("tokens", out, json, quiet, {"text": text}, data=data, prompt=prompt)
+    """Plot the merges of byte-pair encoding, the length of encoded texts, and the tokens of a word."""
+    _plot("tokens", out, json, quiet, {"text": text}, data=data, prompt=prompt)

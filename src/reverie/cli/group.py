@@ -1,4 +1,4 @@
-"""The group of commands, which takes the old names of options."""
+"""Groups of commands with laid out help, which take the old names of options."""
 
 from __future__ import annotations
 
@@ -7,10 +7,17 @@ from typing import Any
 from typer.core import TyperGroup
 
 from reverie.base.deprecations import OPTIONS, flag, warn_renamed
+from reverie.cli.layout import lay_out
 
 
 class Group(TyperGroup):
     """A group whose commands take the old names of their options for one release, with a warning; the help omits them."""
+
+    def __init__(self, **settings: Any) -> None:
+        """Lay out the help of every command."""
+        super().__init__(**settings)
+        for name, command in self.commands.items():
+            lay_out(name if self.name != "gallery" else f"gallery {name}", command)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the name of the command, the command, and its arguments with present names."""

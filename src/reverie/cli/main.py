@@ -42,6 +42,7 @@ from reverie.cli.options import (
     StrictOption,
     TextOption,
     WindowOption,
+    option,
     read_steps,
     sampling,
     screen_for,
@@ -49,7 +50,7 @@ from reverie.cli.options import (
 )
 from reverie.cli.steering import steering
 from reverie.cli.studio import studio
-from reverie.cli.suggestions import meant
+from reverie.cli.suggestions import closest_option
 from reverie.cli.train import distil, train
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     name="reverie",
     cls=Group,
-    help="Train, sample, steer and measure denoising diffusion models on your own small data.",
+    help="Train, sample, steer and evaluate denoising diffusion models on your own small data.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     epilog="Start with: reverie train spiral --out runs/spiral",
@@ -66,12 +67,11 @@ app = typer.Typer(
 app.add_typer(gallery)
 app.add_typer(steering)
 
-USER_MISTAKE, INTERRUPTED = 2, 130
-BUDGET_HELP = "Budget of a training: it decides how large colour images are, which is shown."
+USER_ERROR, INTERRUPTED = 2, 130
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from importlib.metadata import version
 
         print(f"reverie {version('reverie')}")
@@ -94,61 +94,61 @@ app.command()(distil)
 @writing
 def sample(
     run: RunPath,
-    n: Annotated[int | None, typer.Option("-n", help="How many; 16 if not given, of text 1.")] = None,
+    n: Annotated[int | None, option("Number of samples", "-n", default="16, of text 1", metavar="N")] = None,
     out: Annotated[
         str | None,
-        typer.Option(
-            "--out",
-            help="X.png, X.gif, X.mp4, X.npy, X.csv or a folder, samples.png if not given; text is shown, or X.txt.",
-        ),
+        option("X.png, X.gif, X.mp4, X.npy, X.csv, X.txt or a folder", "--out", default="samples.png; text is printed",
+               metavar="PATH"),
     ] = None,
     steps: StepsOrAuto = None,
     overwrite: OverwriteOption = False,
     adapter: AdapterOption = None,
     backend: Annotated[
-        str, typer.Option("--backend", help="torch, or onnx: ONNX Runtime, quicker for many hundred images on a CPU.")
+        str,
+        option("Backend: torch, or onnx (ONNX Runtime), which is faster for hundreds of images on a CPU", "--backend",
+               metavar="NAME"),
     ] = "torch",
     processes: ProcessesOption = 1,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
-) -> None:
-    """Draw samples from a run as a picture, a film or an array, or write text; a folder of images is gone on with."""
+) -> None:  # fmt: skip
+    """Sample a run: an image sheet, a film, an array or text; an interrupted image folder is resumed."""
     screen = screen_for(json, quiet)
     from reverie import api
 
     if api.serve_if_worker(device):
         return
     options["steps"] = read_steps(steps)
-    opened = api.with_adapters(api.load(run, device), adapter or ())
+    loaded = api.with_adapters(api.load(run, device), adapter or ())
     if steps == "auto":
-        screen.say(opened.explain_sampling(options))
-    elif newer := opened.newer_default(options):
+        screen.say(loaded.explain_sampling(options))
+    elif newer := loaded.newer_default(options):
         screen.say(newer)
-    if backend != "torch":  # which needs nothing more to be loaded
-        opened = api.with_backend(opened, backend)
-    if options["beams"] is not None and options["prompt"] is not None and out is None and opened.kind == "pairs":
-        show_answers(screen, opened, options)
+    if backend != "torch":
+        loaded = api.with_backend(loaded, backend)
+    if options["beams"] is not None and options["prompt"] is not None and out is None and loaded.kind == "pairs":
+        show_answers(screen, loaded, options)
         return
-    if opened.kind in ("text", "pairs") and out is None:
-        show_text(screen, opened, 1 if n is None else n, options)
+    if loaded.kind in ("text", "pairs") and out is None:
+        show_text(screen, loaded, 1 if n is None else n, options)
         return
     n, out = 16 if n is None else n, out or "samples.png"
     try:
-        with screen.counting(opened.kind) as advance:
+        with screen.counting(loaded.kind) as advance:
             files = api.sample_to(
-                opened, n, out, overwrite=overwrite, processes=processes, on_progress=advance, say=screen.say, **options
+                loaded, n, out, overwrite=overwrite, processes=processes, on_progress=advance, say=screen.say, **options
             )
     except KeyboardInterrupt as stopped:
-        screen.say(f"interrupted; {str(stopped) or f'{out} is written when all are drawn, so nothing was kept'}")
+        screen.say(f"interrupted; {str(stopped) or f'{out} was not written'}")
         raise
     wrote = ", ".join(map(str, files)) if len(files) < 4 else f"{len(files):,} files in {files[0].parent}"
     screen.result({"files": [str(f) for f in files], "samples": n, "seed": options["seed"]}, f"wrote {wrote}")
 
 
 def show_text(screen: Screen, run: Run, n: int, options: dict[str, Any]) -> None:
-    """Write texts to standard output as they come; with --json, when all are written."""
+    """Print texts while they are sampled; with --json, when all are complete."""
     from reverie import api
 
     if run.kind == "pairs" and screen.as_json:
@@ -169,7 +169,7 @@ def show_text(screen: Screen, run: Run, n: int, options: dict[str, Any]) -> None
 
 
 def show_answers(screen: Screen, run: Run, options: dict[str, Any]) -> None:
-    """Show the likeliest answers that a beam search finds, with the logarithms of their probabilities."""
+    """Print the most likely answers of a beam search with their log-probabilities."""
     run.check_options(options)
     found = run.answers(options["prompt"], options["beams"], options["length"])
     rows = [{"text": one.text, "log_prob": one.log_prob, "ended": one.ended} for one in found]
@@ -184,7 +184,7 @@ app.command()(compare)
 @app.command()
 def inspect(
     what: Annotated[str, typer.Argument(help="Name or path of a data set, or folder of a run.", metavar="DATA|RUN")],
-    out: Annotated[Path | None, typer.Option("--out", help="Draw it to this picture as well.")] = None,
+    out: Annotated[Path | None, option("Overview image to write", "--out", default="none", metavar="X.png")] = None,
     size: SizeOption = None,
     fit: FitOption = "auto",
     channels: ChannelsOption = None,
@@ -195,7 +195,12 @@ def inspect(
     text: TextOption = None,
     pairs: PairsOption = None,
     columns: ColumnsOption = None,
-    minutes: Annotated[float | None, typer.Option("--minutes", help=BUDGET_HELP)] = None,
+    minutes: Annotated[
+        float | None,
+        option(
+            "Training budget for which the default size of colour images is shown", "--minutes", default="none", metavar="M"
+        ),
+    ] = None,
     seed: SeedOption = 0,
     device: DeviceOption = "auto",
     json: JsonOption = False,
@@ -225,29 +230,29 @@ app.command()(runs)
 app.command()(studio)
 
 
-def _tell(sentence: str) -> None:
-    """Print one sentence, with whatever names are in it, as one line on standard error."""
+def _print_error(sentence: str) -> None:
+    """Print one sentence as one line on standard error, with control characters escaped."""
     print(visible(sentence), file=sys.stderr)
 
 
 def _warnings_once() -> Callable[..., None]:
-    """Return what shows our warnings, each sentence once."""
+    """Return a handler that prints each warning of Reverie once."""
     shown = set[str]()
 
     def show(message: Warning | str, category: type[Warning], *where: Any, **also: Any) -> None:
         if issubclass(category, ReverieWarning) and str(message) not in shown:
             shown.add(str(message))
-            _tell(f"warning: {message}")
+            _print_error(f"warning: {message}")
 
     return show
 
 
 def main() -> None:
-    """Run the command line: a user's mistake is one sentence and exit code 2, never a traceback."""
+    """Run the command line; a user error is one sentence and exit code 2, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a terminal may lack letters that a name has
+        if isinstance(stream, io.TextIOWrapper):  # where the terminal lacks a character
             stream.reconfigure(errors="backslashreplace")
-    atexit.register(gc.disable)  # the end of a process frees all its memory at once
+    atexit.register(gc.disable)  # the end of the process frees all memory at once
     warnings.showwarning = _warnings_once()
     warnings.simplefilter("always", ReverieWarning)
     with interrupted_by_sigterm() as request:
@@ -256,34 +261,43 @@ def main() -> None:
 
 
 def _run() -> int:
-    """Run the command line and return the exit code, after one sentence where something is wrong."""
+    """Run the command line, print one sentence about an error, and return the exit code."""
     try:
         code = app(standalone_mode=False)
     except UserError as error:
-        _tell(f"error: {error}")
-        code = USER_MISTAKE
+        _print_error(f"error: {error}")
+        code = USER_ERROR
     except TyperException as error:
-        if said := _sentence(error):  # nothing to say where the help was printed instead
-            _tell(f"error: {said}")
-        code = USER_MISTAKE
+        if sentence := _sentence(error):  # empty where the help was printed instead
+            _print_error(f"error: {sentence}")
+        code = USER_ERROR
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        _tell("error: there is not enough memory for this; ask for fewer or smaller things")
-        code = USER_MISTAKE
+        _print_error("error: out of memory; reduce -n, --batch or --size")
+        code = USER_ERROR
     except OSError as error:
-        _tell(f"error: {error.filename or 'the output'}: {(error.strerror or str(error)).lower()}")
-        code = USER_MISTAKE
+        _print_error(f"error: {error.filename or 'the output'}: {(error.strerror or str(error)).lower()}; check path and disk")
+        code = USER_ERROR
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     return code if isinstance(code, int) else 0
 
 
 def _sentence(error: TyperException) -> str:
-    option, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
-    if option is not None and context is not None and error.__class__.__name__ == "NoSuchOption":
-        like = meant(option, (name for param in context.command.params for name in (*param.opts, *param.secondary_opts)))
-        hint = f"did you mean {like}?" if like else f"reverie {context.info_name} --help shows those there are"
-        return f"{context.info_name} has no option {option}; {hint}"
-    said = error.format_message() if hasattr(error, "format_message") else str(error)
-    return " ".join(str(said).split())
+    unknown, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
+    if unknown is not None and context is not None and error.__class__.__name__ == "NoSuchOption":
+        like = closest_option(
+            unknown, (name for param in context.command.params for name in (*param.opts, *param.secondary_opts))
+        )
+        hint = f"did you mean {like}?" if like else f"{_path(context)} --help lists the options"
+        return f"{context.info_name} has no option {unknown}; {hint}"
+    sentence = " ".join(str(error.format_message() if hasattr(error, "format_message") else error).split())
+    if not sentence or context is None or ";" in sentence:
+        return sentence
+    return f"{sentence.rstrip('.')}; see {_path(context)} --help"
+
+
+def _path(context: Any) -> str:
+    """Return the command of a context as it is typed."""
+    return f"{_path(context.parent)} {context.info_name}" if context.parent is not None else "reverie"

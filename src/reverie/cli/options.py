@@ -1,4 +1,4 @@
-"""The options that commands share, each with one meaning."""
+"""Options that several commands share, each with one meaning."""
 
 from __future__ import annotations
 
@@ -15,9 +15,23 @@ from reverie.base.errors import UserError
 if TYPE_CHECKING:
     from reverie.api import Screen
 
+PLANNED = "chosen for data and budget"  # the default of options that a plan sets
+
+
+def option(text: str, *flags: str, default: str | None = None, metavar: str | None = None, kind: str | None = None) -> Any:
+    """Return an option.
+
+    default: what the help shows where the default value is None; kind: of the names that it takes, which are completed.
+    """
+    text = f"{text}; `reverie list {kind}` prints the names" if kind else text
+    return typer.Option(
+        *flags, help=f"{text}.", show_default=default or True, metavar=metavar,
+        autocompletion=completer(kind) if kind else None,
+    )  # fmt: skip
+
 
 def completer(kind: str) -> Any:
-    """Return a function that completes the names of a kind; it loads no torch, for which nobody would wait."""
+    """Return a function that completes the names of a kind without importing torch."""
 
     def complete(incomplete: str) -> list[str]:
         from reverie import api
@@ -27,322 +41,389 @@ def completer(kind: str) -> Any:
     return complete
 
 
-def named(kind: str, text: str, *flags: str) -> Any:
-    """Return an option that takes a name from one of the tables."""
-    return typer.Option(*flags, help=f"{text}; `reverie list {kind}` shows them.", autocompletion=completer(kind))
-
+SIZE = "Image size in pixels: 32, or 64x48 for height x width"
+FIT = "Resizing of images: crop, pad, stretch, or auto, which pads where a crop would cut too much"
+CHANNELS = "Image channels: 1 grey, 3 colour, 4 colour and transparency"
+LABELS = (
+    "Source of labels: auto, folder, top-folder, last-folder, name, csv, jsonl, cls (files of shards), none, captions (texts"
+    " instead of labels), or a column of a table or of metadata.csv"
+)
+DATA_DIR = "Folder with the files of named data sets"
+PROCESSES = "Processes on this machine that share the work"
+PRECISION = "Floating-point precision: fp32 or bf16"
+DEVICE = "Device: auto, cpu, cuda or mps"
 
 RunPath = Annotated[Path, typer.Argument(help="Folder of a run.", metavar="RUN")]
-SeedOption = Annotated[int, typer.Option("--seed", help="Seed of everything random.")]
-DeviceOption = Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as JSON on standard output.")]
-QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but warnings and errors.")]
-OverwriteOption = Annotated[bool, typer.Option("--overwrite", help="Replace samples that are in the folder.")]
-ProcessesOption = Annotated[int, typer.Option("--processes", help="Processes on this machine that share the work.")]
-SamplerOption = Annotated[str | None, named("samplers", "How to sample, with options like ddim:eta=0.5", "--sampler")]
-SamplingSteps = Annotated[int | None, typer.Option("--steps", help="Times on the grid; most samplers evaluate once at each.")]
-StepsOrAuto = Annotated[
-    str | None, typer.Option("--steps", help="Times on the grid, or auto, which says what is chosen and why.", metavar="N|auto")
+DataName = Annotated[
+    str,
+    typer.Argument(help="Name or path of a data set.", metavar="DATA", autocompletion=completer("data"), show_default=False),
 ]
-GridOption = Annotated[str | None, named("grids", "How the times are spaced, with options like karras:rho=7", "--grid")]
-SizeOption = Annotated[str | None, typer.Option("--size", help="Size of images: 32, or 64x48 for height x width.")]
-FIT_HELP = "How images are brought to that size: crop, pad, stretch, or auto, which pads where a crop would cut too much."
-LABELS_HELP = (
-    "Where labels come from: auto, folder, top-folder, last-folder, name, csv, jsonl, cls (told by shards) or none; captions:"
-    " the text of each image instead; or a column of a table or of metadata.csv."
-)
-FitOption = Annotated[str, typer.Option("--fit", help=FIT_HELP)]
-ChannelsOption = Annotated[int | None, typer.Option("--channels", help="1 grey, 3 colour, 4 with transparency; else inferred.")]
-LabelsOption = Annotated[str, typer.Option("--labels", help=LABELS_HELP)]
-DataDirOption = Annotated[Path | None, typer.Option("--data-dir", help="Where the files of named data sets are.")]
+SeedOption = Annotated[int, option("Seed of all random numbers", "--seed", metavar="N")]
+DeviceOption = Annotated[str, option(DEVICE, "--device", metavar="NAME")]
+JsonOption = Annotated[bool, option("Print the result as JSON on standard output", "--json")]
+QuietOption = Annotated[bool, option("Print only warnings and errors", "--quiet", "-q")]
+OverwriteOption = Annotated[bool, option("Replace existing samples in the folder", "--overwrite")]
+OverwriteRunOption = Annotated[bool, option("Replace an existing run in the folder", "--overwrite")]
+ProcessesOption = Annotated[int, option(PROCESSES, "--processes", metavar="N")]
+SizeOption = Annotated[str | None, option(SIZE, "--size", default="inferred", metavar="PIXELS")]
+FitOption = Annotated[str, option(FIT, "--fit", metavar="METHOD")]
+ChannelsOption = Annotated[int | None, option(CHANNELS, "--channels", default="inferred", metavar="N")]
+LabelsOption = Annotated[str, option(LABELS, "--labels", metavar="SOURCE")]
+DataDirOption = Annotated[Path | None, option(DATA_DIR, "--data-dir", default="$REVERIE_DATA or the cache", metavar="FOLDER")]
 MovedDataOption = Annotated[
-    str | None, typer.Option("--data", help="Where the run's data are now, if they were moved or renamed.", metavar="PATH")
+    str | None, option("Present path of the run's data, if moved or renamed", "--data", default="as in the run", metavar="PATH")
 ]
-StrictOption = Annotated[bool, typer.Option("--strict", help="Refuse data with broken files instead of skipping them.")]
-LabelOption = Annotated[
-    str | None, typer.Option("--label", help="Class to draw, all for each in turn, or a weighted sum such as 6:1.5,8:-1.")
-]
-PromptOption = Annotated[
-    str | None,
-    typer.Option(
-        "--prompt",
-        help="What to draw, in words, or weighted: 'a seven::1.5, slanted::-0.5'; what a text goes on from, or answers.",
-    ),
-]
-NegativePromptOption = Annotated[
-    str | None, typer.Option("--negative-prompt", help="Text that guidance moves away from; the guidance scale is then 2.")
-]
-ConditionOption = Annotated[
-    str | None, typer.Option("--condition", help="Numbers that the model is conditioned on, by name: angle=0.5.")
-]
-ConditionImageOption = Annotated[
-    Path | None, typer.Option("--condition-image", help="Picture to draw by, for a model that is told one.", metavar="FILE")
-]
-GuidanceOption = Annotated[float, typer.Option("--guidance", help="Classifier-free guidance scale; 1 is none.")]
-IntervalOption = Annotated[
-    str | None, typer.Option("--guidance-interval", help="Times t it is limited to, LOW,HIGH; 0 is data, 1 is noise.")
-]
-RescaleOption = Annotated[
-    float, typer.Option("--guidance-rescale", help="How far contrast is taken back to that without guidance, 0 to 1.")
-]
-ClassifierGuidanceOption = Annotated[
-    float, typer.Option("--classifier-guidance", help="Scale of the classifier's gradient; 0 is none.")
-]
-AutoguidanceOption = Annotated[
-    float | None,
-    typer.Option("--autoguidance", help="Scale of autoguidance; 1 is none, and not given what training chose."),
-]
+StrictOption = Annotated[bool, option("Refuse data with broken files instead of skipping these", "--strict")]
 AdapterOption = Annotated[
     list[str] | None,
-    typer.Option("--adapter", help="Add what a run learned with --lora, with a weight: RUN:0.7; several times for several."),
+    option(
+        "Adapter (a run trained with --lora) with a weight, RUN:0.7; repeatable", "--adapter", default="none", metavar="RUN"
+    ),
 ]
-PrecisionOption = Annotated[
+ClockOption = Annotated[
     str | None,
-    typer.Option("--precision", help="fp32, or bf16, which is taken by itself where the processor is quick at it."),
+    option("Clock of --minutes: wall, or processor (CPU time of all threads)", "--clock", default="wall", metavar="CLOCK"),
 ]
-
-
 WindowOption = Annotated[
     int | None,
-    typer.Option("--window", help="Take rows of numbers as a series in time, in windows of so many; of text, characters."),
-]
+    option("Length of a window: rows of numbers as a time series, or characters of text", "--window", default="none",
+           metavar="N"),
+]  # fmt: skip
 TextOption = Annotated[
     str | None,
-    typer.Option("--text", help="Column of a .csv file, or field of a .jsonl file, that holds text.", metavar="COLUMN"),
+    option("Text column of a .csv file, or text field of a .jsonl file", "--text", default="none", metavar="COLUMN"),
 ]
 PairsOption = Annotated[
     str | None,
-    typer.Option(
-        "--pairs",
-        help="Columns of sources and targets, with a comma between, else source,target; of DATA.txt, the file of its targets.",
-        metavar="COLUMNS|FILE",
-    ),
-]
+    option("Columns of sources and targets with a comma between; for DATA.txt, the file of the targets", "--pairs",
+           default="source,target", metavar="COLUMNS|FILE"),
+]  # fmt: skip
 ColumnsOption = Annotated[
     str | None,
-    typer.Option(
-        "--columns",
-        help="Columns of a table to learn, with commas between, or all; else all but ids and times.",
-        metavar="COLUMNS",
-    ),
-]
-BeamsOption = Annotated[
-    int | None, typer.Option("--beams", help="Of answers: search with so many candidates, and show the likeliest of them.")
-]
-TemperatureOption = Annotated[
-    float | None,
-    typer.Option("--temperature", help="Of text: 1 as it was learned, below it surer, 0, as of answers, always the likeliest."),
-]
-TopKOption = Annotated[int | None, typer.Option("--top-k", help="Of text: choose among the k likeliest tokens only.")]
-TopPOption = Annotated[
-    float, typer.Option("--top-p", help="Of text: choose among the fewest tokens whose share is at least p only.")
-]
-LengthOption = Annotated[int | None, typer.Option("--length", help="Of text: characters, at most; a window if not given.")]
+    option("Columns of a table to learn, separated by commas, or all", "--columns", default="all but ids and times",
+           metavar="COLUMNS"),
+]  # fmt: skip
+StepsOrAuto = Annotated[
+    str | None,
+    option("Times of the grid, most samplers evaluate the network once at each; auto also prints the choice and its reason",
+           "--steps", default="as the run recorded", metavar="N|auto"),
+]  # fmt: skip
 
 
-LAST = ("device", "json", "quiet")  # options that the help lists at the end
+RECORDED = "as the run recorded"
+COMMON = ("device", "json", "quiet")  # options that the help lists at the end
 
 
 def _sampling(
-    label: LabelOption = None,
-    prompt: PromptOption = None,
-    negative_prompt: NegativePromptOption = None,
-    condition: ConditionOption = None,
-    condition_image: ConditionImageOption = None,
-    guidance: GuidanceOption = 1.0,
-    guidance_interval: IntervalOption = None,
-    guidance_rescale: RescaleOption = 0.0,
-    classifier_guidance: ClassifierGuidanceOption = 0.0,
-    autoguidance: AutoguidanceOption = None,
-    sampler: SamplerOption = None,
-    steps: SamplingSteps = None,
-    grid: GridOption = None,
-    precision: PrecisionOption = None,
+    label: Annotated[
+        str | None,
+        option("Class to sample, all for each in turn, or a weighted sum such as 6:1.5,8:-1", "--label",
+               default="as often as in the data", metavar="LABEL"),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        option("Text condition, or a weighted sum such as 'a seven::1.5, slanted::-0.5'; the prefix of a text; the source of"
+               " an answer", "--prompt", default="none", metavar="TEXT"),
+    ] = None,
+    negative_prompt: Annotated[
+        str | None,
+        option("Text that guidance moves away from; sets --guidance to 2", "--negative-prompt", default="none", metavar="TEXT"),
+    ] = None,
+    condition: Annotated[
+        str | None,
+        option("Numbers that the model is conditioned on, by name: angle=0.5", "--condition", default="none",
+               metavar="NAME=VALUE"),
+    ] = None,
+    condition_image: Annotated[
+        Path | None, option("Image that the model is conditioned on", "--condition-image", default="none", metavar="FILE")
+    ] = None,
+    guidance: Annotated[float, option("Scale of classifier-free guidance; 1 is none", "--guidance", metavar="SCALE")] = 1.0,
+    guidance_interval: Annotated[
+        str | None,
+        option("Times t with guidance, LOW,HIGH; 0 is data, 1 is noise", "--guidance-interval", default="0,1",
+               metavar="LOW,HIGH"),
+    ] = None,
+    guidance_rescale: Annotated[
+        float,
+        option("Share, 0 to 1, by which the contrast returns to that without guidance", "--guidance-rescale", metavar="SHARE"),
+    ] = 0.0,
+    classifier_guidance: Annotated[
+        float, option("Scale of the classifier's gradient; 0 is none", "--classifier-guidance", metavar="SCALE")
+    ] = 0.0,
+    autoguidance: Annotated[
+        float | None,
+        option("Scale of autoguidance by an early checkpoint; 1 is none", "--autoguidance", default=RECORDED, metavar="SCALE"),
+    ] = None,
+    sampler: Annotated[
+        str | None,
+        option("Sampler with options, such as ddim:eta=0.5", "--sampler", default=RECORDED, metavar="NAME", kind="samplers"),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        option("Times of the grid; most samplers evaluate the network once at each", "--steps", default=RECORDED, metavar="N"),
+    ] = None,
+    grid: Annotated[
+        str | None,
+        option("Time grid with options, such as karras:rho=7", "--grid", default=RECORDED, metavar="NAME", kind="grids"),
+    ] = None,
+    precision: Annotated[
+        str | None, option(PRECISION, "--precision", default="bf16 where the processor is fast at it", metavar="TYPE")
+    ] = None,
     seed: SeedOption = 0,
-) -> None:
-    """Hold the options of sampling, those of `reverie.runs.sampling_options.Options`, and what each is if not given."""
+) -> None:  # fmt: skip
+    """Hold the options of sampling, those of `reverie.runs.sampling_options.Options`, with their defaults."""
 
 
 def _writing(
-    temperature: TemperatureOption = None,
-    top_k: TopKOption = None,
-    top_p: TopPOption = 1.0,
-    length: LengthOption = None,
-    beams: BeamsOption = None,
-) -> None:
-    """Hold the options of sampling that are of text alone."""
+    temperature: Annotated[
+        float | None,
+        option("Temperature of the token distribution; 0 takes the most likely token", "--temperature",
+               default="1, for answers 0", metavar="T"),
+    ] = None,
+    top_k: Annotated[
+        int | None, option("Sample among the k most likely tokens", "--top-k", default="all tokens", metavar="K")
+    ] = None,
+    top_p: Annotated[
+        float, option("Sample among the fewest tokens with total probability p", "--top-p", metavar="P")
+    ] = 1.0,
+    length: Annotated[
+        int | None, option("Maximum length of a text in characters", "--length", default="one window", metavar="N")
+    ] = None,
+    beams: Annotated[
+        int | None,
+        option("Width of a beam search for answers; prints the most likely ones", "--beams", default="no search", metavar="N"),
+    ] = None,
+) -> None:  # fmt: skip
+    """Hold the options of sampling text."""
 
 
 def _training(
     family: Annotated[
-        str | None, named("families", "Kind of model, with options like NAME:key=value; else by the kind of data", "--family")
+        str | None,
+        option("Model family with options, NAME:key=value", "--family", default="by the kind of data", metavar="NAME",
+               kind="families"),
     ] = None,
     purpose: Annotated[
-        str | None, typer.Option("--purpose", help="What to be good at: samples, or likelihood.", metavar="PURPOSE")
+        str | None,
+        option("Objective: samples (their quality) or likelihood", "--purpose", default="samples", metavar="PURPOSE"),
     ] = None,
-    minutes: Annotated[float | None, typer.Option("--minutes", help="Train for this long.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")] = None,
-    epochs: Annotated[float | None, typer.Option("--epochs", help="Train for this many passes over the data.")] = None,
+    minutes: Annotated[float | None, option("Length in minutes", "--minutes", default=PLANNED, metavar="M")] = None,
+    steps: Annotated[int | None, option("Length in optimizer steps", "--steps", default=PLANNED, metavar="N")] = None,
+    epochs: Annotated[float | None, option("Length in passes over the data", "--epochs", default=PLANNED, metavar="N")] = None,
     until: Annotated[
-        str | None, typer.Option("--until", help="converged: stop when nothing improves, within --minutes.")
+        str | None,
+        option("Early stopping: converged stops within --minutes when no figure improves", "--until", default="end",
+               metavar="CONDITION"),
     ] = None,
-    clock: Annotated[
-        str | None, typer.Option("--clock", help="What --minutes are counted by: wall, or processor, all its threads together.")
+    clock: ClockOption = None,
+    keep: Annotated[
+        str | None,
+        option("Weights to keep: last, or best for the lowest held-out loss", "--keep", default="last", metavar="WHICH"),
     ] = None,
-    keep: Annotated[str | None, typer.Option("--keep", help="The last weights, or best: of the least held-out loss.")] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="Seed of everything random; 0 if not given.")] = None,
+    seed: Annotated[int | None, option("Seed of all random numbers", "--seed", default="0", metavar="N")] = None,
     size: SizeOption = None,
-    fit: Annotated[str | None, typer.Option("--fit", help=FIT_HELP)] = None,
+    fit: Annotated[str | None, option(FIT, "--fit", default="auto", metavar="METHOD")] = None,
     channels: ChannelsOption = None,
-    labels: Annotated[str | None, typer.Option("--labels", help=LABELS_HELP)] = None,
+    labels: Annotated[str | None, option(LABELS, "--labels", default="auto", metavar="SOURCE")] = None,
     data_dir: DataDirOption = None,
     strict: StrictOption = False,
     window: WindowOption = None,
     condition_columns: Annotated[
         str | None,
-        typer.Option("--condition-columns", help="Columns of metadata whose numbers the model is told.", metavar="COLUMNS"),
+        option("Metadata columns with numbers that the model is conditioned on", "--condition-columns", default="none",
+               metavar="COLUMNS"),
     ] = None,
     condition_image: Annotated[
         str | None,
-        typer.Option("--condition-image", help="Column of metadata that names an image to draw by.", metavar="COLUMN"),
+        option("Metadata column with the file of an image that the model is conditioned on", "--condition-image",
+               default="none", metavar="COLUMN"),
     ] = None,
     text: TextOption = None,
     pairs: PairsOption = None,
     columns: ColumnsOption = None,
     tokenizer: Annotated[
-        str | None, named("tokenizers", "How text becomes tokens, with options like bpe:size=1000", "--tokenizer")
+        str | None,
+        option("Tokenizer with options, such as bpe:size=1000", "--tokenizer", default=PLANNED, metavar="NAME",
+               kind="tokenizers"),
     ] = None,
-    points: Annotated[int | None, typer.Option("--points", help="How many points to generate, for data that are.")] = None,
-    batch: Annotated[int | None, typer.Option("--batch", help="Data per step.")] = None,
-    accumulate: Annotated[int | None, typer.Option("--accumulate", help="Batches whose gradients make one step.")] = None,
-    processes: Annotated[int | None, typer.Option("--processes", help="Processes on this machine that share the work.")] = None,
+    points: Annotated[
+        int | None, option("Number of points of a generated data set", "--points", default="as the data set defines", metavar="N")
+    ] = None,
+    batch: Annotated[int | None, option("Batch size", "--batch", default=PLANNED, metavar="N")] = None,
+    accumulate: Annotated[
+        int | None, option("Batches whose gradients are accumulated for a step", "--accumulate", default="1", metavar="N")
+    ] = None,
+    processes: Annotated[int | None, option(PROCESSES, "--processes", default="1", metavar="N")] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Add gradients in one order, so that any number of processes gives the same bits.")
+        bool, option("Add gradients in a fixed order: the same bits for any number of processes", "--exact")
     ] = False,
     shard: Annotated[
-        bool, typer.Option("--shard", help="Share parameters, optimizer state and averages out among the processes (FSDP).")
+        bool, option("Shard parameters, optimizer state and EMA among the processes (FSDP)", "--shard")
     ] = False,
     micro_batches: Annotated[
-        int | None, typer.Option("--micro-batches", help="Parts of a batch that processes share out.")
+        int | None,
+        option("Micro-batches of a batch, which the processes share", "--micro-batches", default=PLANNED, metavar="N"),
     ] = None,
-    optimizer: Annotated[str | None, typer.Option("--optimizer", help="adamw or muon.")] = None,
-    learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Highest learning rate.")] = None,
+    optimizer: Annotated[
+        str | None, option("Optimizer: adamw or muon", "--optimizer", default=PLANNED, metavar="NAME")
+    ] = None,
+    learning_rate: Annotated[
+        float | None, option("Peak learning rate", "--learning-rate", default=PLANNED, metavar="RATE")
+    ] = None,
     warmup: Annotated[
-        float | None, typer.Option("--warmup", help="Share of the training in which the learning rate rises.")
+        float | None,
+        option("Share of the training in which the learning rate rises", "--warmup", default="0.02", metavar="SHARE"),
     ] = None,
-    decay: Annotated[str | None, typer.Option("--decay", help="How the learning rate falls: cosine or step.")] = None,
-    weight_decay: Annotated[float | None, typer.Option("--weight-decay", help="Pull of the weights towards zero.")] = None,
-    gradient_clip: Annotated[float | None, typer.Option("--gradient-clip", help="Longest gradient; more is cut.")] = None,
+    decay: Annotated[
+        str | None, option("Decay of the learning rate: cosine or step", "--decay", default="cosine", metavar="NAME")
+    ] = None,
+    weight_decay: Annotated[
+        float | None, option("Weight decay", "--weight-decay", default=PLANNED, metavar="RATE")
+    ] = None,
+    gradient_clip: Annotated[
+        float | None, option("Maximum norm of the gradient, to which it is clipped", "--gradient-clip", default="1",
+                             metavar="NORM")
+    ] = None,
     ema_share: Annotated[
-        float | None, typer.Option("--ema-share", help="Share of the steps that the average of the weights (EMA) is over.")
+        float | None,
+        option("Length of the moving average (EMA) of the weights as a share of the steps", "--ema-share", default="0.05",
+               metavar="SHARE"),
     ] = None,
     label_dropout: Annotated[
-        float | None, typer.Option("--label-dropout", help="How often a label is hidden, for guidance to work: 0 to 1.")
+        float | None,
+        option("Condition dropout: probability of the null condition, for guidance", "--label-dropout", default=PLANNED,
+               metavar="SHARE"),
     ] = None,
     clusters: Annotated[
         int | None,
-        typer.Option("--clusters", help="Clusters of images that the network is told of; 0 is none."),
+        option("Number of image clusters that the network is conditioned on; 0 is none", "--clusters", default=PLANNED,
+               metavar="N"),
     ] = None,
-    precision: Annotated[str | None, typer.Option("--precision", help="fp32, or bf16; by itself what is quick here.")] = None,
+    precision: Annotated[
+        str | None, option(PRECISION, "--precision", default="bf16 where the device is fast at it", metavar="TYPE")
+    ] = None,
     schedule: Annotated[
-        str | None, named("schedules", "Noise schedule, with options like linear:steps=40", "--schedule")
+        str | None,
+        option("Noise schedule with options, such as linear:steps=40", "--schedule", default=PLANNED, metavar="NAME",
+               kind="schedules"),
     ] = None,
-    network: Annotated[str | None, named("networks", "Network, with options like mlp:hidden=64", "--network")] = None,
-    target: Annotated[str | None, named("targets", "What the network predicts", "--target")] = None,
-    loss: Annotated[str | None, named("losses", "What an error costs, with options like huber:delta=0.5", "--loss")] = None,
+    network: Annotated[
+        str | None,
+        option("Network with options, such as mlp:hidden=64", "--network", default=PLANNED, metavar="NAME", kind="networks"),
+    ] = None,
+    target: Annotated[
+        str | None, option("Prediction target of the network", "--target", default=PLANNED, metavar="NAME", kind="targets")
+    ] = None,
+    loss: Annotated[
+        str | None,
+        option("Loss with options, such as huber:delta=0.5", "--loss", default="mse", metavar="NAME", kind="losses"),
+    ] = None,
     weight: Annotated[
-        str | None, named("weights", "Weight of the loss over noise levels, with options like vlb:steps=16", "--weight")
+        str | None,
+        option("Loss weighting over noise levels with options, such as vlb:steps=16", "--weight", default=PLANNED,
+               metavar="NAME", kind="weights"),
     ] = None,
     variance: Annotated[
-        str | None, typer.Option("--variance", help="fixed, or learned: the network tells how sure it is of each number.")
+        str | None,
+        option("Variance of the reverse process: fixed, or learned by the network", "--variance", default="fixed",
+               metavar="NAME"),
     ] = None,
-    times: Annotated[str | None, named("times", "How training times are drawn", "--times")] = None,
+    times: Annotated[
+        str | None, option("Distribution of the training times", "--times", default=PLANNED, metavar="NAME", kind="times")
+    ] = None,
     augment: Annotated[
-        str | None, named("augmentations", "Changes of training images, like flip,shift:share=0.2; auto, none", "--augment")
+        str | None,
+        option("Augmentations such as flip,shift:share=0.2, or auto, or none", "--augment", default="auto", metavar="NAMES",
+               kind="augmentations"),
     ] = None,
-    beta: Annotated[float | None, typer.Option("--beta", help="Weight of the KL of a vae or hvae.")] = None,
+    beta: Annotated[float | None, option("KL weight of a vae or hvae", "--beta", default=PLANNED, metavar="WEIGHT")] = None,
     free_bits: Annotated[
-        float | None, typer.Option("--free-bits", help="Nats that each latent number of a vae or hvae tells without cost.")
+        float | None,
+        option("Free bits: nats of each latent of a vae or hvae without penalty", "--free-bits", default=PLANNED,
+               metavar="NATS"),
     ] = None,
     kl_warmup: Annotated[
-        float | None, typer.Option("--kl-warmup", help="Share of the training in which the weight of the KL rises to --beta.")
+        float | None,
+        option("Share of the training in which the KL weight rises to --beta", "--kl-warmup", default=PLANNED, metavar="SHARE"),
     ] = None,
     latent_space: Annotated[
         bool | None,
-        typer.Option("--latent/--no-latent", help="Draw codes of an autoencoder, trained first; else by the size."),
+        option("Diffuse the latents of an autoencoder, which is trained first", "--latent/--no-latent",
+               default="by the image size"),
     ] = None,
     codec: Annotated[
-        Path | None, typer.Option("--codec", help="Draw in the latent space of this autoencoder.", metavar="RUN")
+        Path | None, option("Diffuse the latents of this autoencoder", "--codec", default="none", metavar="RUN")
     ] = None,
-    start_from: Annotated[Path | None, typer.Option("--from", help="Begin with this run's weights.", metavar="RUN")] = None,
+    start_from: Annotated[
+        Path | None, option("Run whose weights initialize the new one", "--from", default="none", metavar="RUN")
+    ] = None,
     lora: Annotated[
-        str | None, typer.Option("--lora", help="With --from: learn changes of low rank alone, like rank=8.", metavar="RANK")
+        str | None,
+        option("Rank of an adapter (LoRA) to train with --from, such as rank=8", "--lora", default="none", metavar="RANK"),
     ] = None,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
-    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write TensorBoard events as well.")] = False,
-) -> None:
-    """Hold the options of training, by the names that `reverie.train` takes; what is None or False is not asked for."""
+    overwrite: OverwriteRunOption = False,
+    tensorboard: Annotated[bool, option("Write TensorBoard events as well", "--tensorboard")] = False,
+) -> None:  # fmt: skip
+    """Hold the options of training by the names of `reverie.train`; None and False are not passed on."""
 
 
 def options_of_training() -> dict[str, inspect.Parameter]:
     """Return the options of training by their names on the command line, with _ for -."""
     found = {}
     for parameter in inspect.signature(_training, eval_str=True).parameters.values():
-        option = parameter.annotation.__metadata__[0]
-        flag = (
-            option.param_decls[0] if option.param_decls else option.default
-        )  # typer takes the first for a default until later
+        declared = parameter.annotation.__metadata__[0]
+        flag = declared.param_decls[0] if declared.param_decls else declared.default  # where typer keeps the first flag
         found[flag.partition("/")[0].removeprefix("--").replace("-", "_")] = parameter
     return found
 
 
 def _taking(holder: Callable[..., None], without: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command what a function holds as its **options, but for what is left out or has another meaning there."""
+    """Return a decorator that adds the parameters of a function to a command with **options, except those left out."""
 
-    def give(command: Callable[..., None]) -> Callable[..., None]:
+    def add(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True)
         shared = inspect.signature(holder, eval_str=True).parameters
-        first = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name not in LAST]
+        first = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name not in COMMON]
         added = [p for p in shared.values() if p.name not in {*own.parameters, *without}]
-        last = [p for p in own.parameters.values() if p.name in LAST]
+        last = [p for p in own.parameters.values() if p.name in COMMON]
 
         @functools.wraps(command)
-        def called(**given: Any) -> None:
-            command(**given)
+        def called(**options: Any) -> None:
+            command(**options)
 
         parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*first, *added, *last)]
         called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # which typer reads
         return called
 
-    return give
+    return add
 
 
 def sampling(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command the options of sampling, but for those left out."""
+    """Return a decorator that adds the options of sampling, except those left out."""
     return _taking(_sampling, without)
 
 
 def writing(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of sampling text."""
+    """Add the options of sampling text to a command."""
     return _taking(_writing, ())(command)
 
 
 def training(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of training."""
+    """Add the options of training to a command."""
     return _taking(_training, ())(command)
 
 
 def read_steps(text: str | None) -> int | None:
-    """Return the number of steps that is asked for; None where it is to be chosen."""
+    """Return the number of steps; None if it is to be chosen."""
     if text is None or text == "auto":
         return None
     if not text.strip().lstrip("+-").isdecimal():
-        raise UserError(f"--steps takes a whole number or auto, got {text!r}")
+        raise UserError(f"--steps is not a whole number: {text!r}; give a number or auto")
     return int(text)
 
 
 def screen_for(json: bool, quiet: bool) -> Screen:
-    """Return what speaks to the user, as the two options ask."""
+    """Return the output of a command under --json and --quiet."""
     from reverie.api import Screen
 
     return Screen(json, quiet)

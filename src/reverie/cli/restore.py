@@ -1,4 +1,4 @@
-"""The commands that draw what is missing of a picture: inpaint and restore."""
+"""The commands for inverse problems: inpaint and restore."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reverie.cli.options import (
     OverwriteOption,
     QuietOption,
     RunPath,
-    named,
+    option,
     sampling,
     screen_for,
 )
@@ -21,16 +21,18 @@ from reverie.cli.options import (
 if TYPE_CHECKING:
     from reverie.api import Restored, Screen
 
-OutOption = Annotated[str, typer.Option("--out", help="Sheet X.png, results X.npy, or a folder with both.")]
-CountOption = Annotated[int | None, typer.Option("-n", help="How many results; 6 images or 500 points if not given.")]
-ClassOption = Annotated[str | None, typer.Option("--label", help="Class to draw; without it what is known decides.")]
+OutOption = Annotated[str, option("Sheet X.png, results X.npy, or a folder with both", "--out", metavar="PATH")]
+CountOption = Annotated[int | None, option("Number of results", "-n", default="6 images or 500 points", metavar="N")]
+ClassOption = Annotated[
+    str | None, option("Class of the results", "--label", default="by the known pixels alone", metavar="LABEL")
+]
 
 
-def _tell(screen: Screen, made: Restored, out: str, overwrite: bool, seed: int) -> None:
+def _print_result(screen: Screen, made: Restored, out: str, overwrite: bool, seed: int) -> None:
     files = made.save(out, overwrite)
     figures = {key: value for key, value in made.figures.items() if value is not None and key != "psnr_each"}
     lines = [f"{key.replace('_', ' ')} {value:.3g}" for key, value in figures.items() if isinstance(value, float)]
-    other = [f"drawn in another order than that of the likelihood: {order}"] if (order := figures.get("order")) else []
+    other = [f"sampled in another order than that of the likelihood: {order}"] if (order := figures.get("order")) else []
     shown = ", ".join(map(str, files[-1:] if len(files) > 3 else files))
     more = f" and {len(files) - 1} more in the same folder" if len(files) > 3 else ""
     screen.result(
@@ -43,73 +45,83 @@ def _tell(screen: Screen, made: Restored, out: str, overwrite: bool, seed: int) 
 def inpaint(
     run: RunPath,
     image: Annotated[
-        Path | None, typer.Argument(help="The picture, a file or .npy of any size; none for points.", metavar="IMAGE")
+        Path | None, typer.Argument(help="Image file or .npy of any size; none for points.", metavar="IMAGE")
     ] = None,
     mask: Annotated[
         str | None,
-        typer.Option(
-            "--mask",
-            help="White is filled, black is kept: a picture as large as IMAGE, left-half, or rows,columns 10:20,5:25.",
-        ),
+        option("Mask, white is sampled and black is kept: a picture, left-half, or rows,columns 10:20,5:25",
+               "--mask", default="none", metavar="MASK"),
     ] = None,
-    known: Annotated[str | None, typer.Option("--known", help="For points: the known coordinates, like x=0.5.")] = None,
+    known: Annotated[
+        str | None,
+        option("Known coordinates of points, such as x=0.5", "--known", default="none", metavar="NAME=VALUE"),
+    ] = None,
     out: OutOption = "inpainted.png",
     overwrite: OverwriteOption = False,
     n: CountOption = None,
     method: Annotated[
-        str | None, named("inpainters", "How: dps:scale=3, moment, repaint:jump=5,repeats=5 or replace", "--method")
+        str | None,
+        option("Method of inpainting: dps:scale=3, moment, repaint:jump=5,repeats=5 or replace", "--method",
+               default="by the kind of data", metavar="NAME", kind="inpainters"),
     ] = None,
     label: ClassOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
-) -> None:
-    """Fill the white part of a mask in a picture, several times; known pixels come back bit for bit."""
+) -> None:  # fmt: skip
+    """Inpaint: sample the white pixels of a mask several times; the known pixels keep their bits."""
     screen = screen_for(json, quiet)
     from reverie import api
 
-    opened = api.load(run, device)
+    loaded = api.load(run, device)
     api.check_results(out, overwrite)
     with screen.counting("inpainting") as advance:
         made = api.inpaint(
-            opened, image, mask=mask, known=known, n=n, method=method, on_progress=advance,
+            loaded, image, mask=mask, known=known, n=n, method=method, on_progress=advance,
             label=label, **options,
         )  # fmt: skip
-    _tell(screen, made, out, overwrite, options["seed"])
+    _print_result(screen, made, out, overwrite, options["seed"])
 
 
 @sampling()
 def restore(
     run: RunPath,
-    image: Annotated[Path, typer.Argument(help="The degraded picture, a file or .npy of any size.", metavar="IMAGE")],
-    task: Annotated[str, named("tasks", "What to undo: upscale:factor=4, deblur:width=2 or colour", "--task")],
-    degrade: Annotated[bool, typer.Option("--degrade", help="IMAGE is clean: degrade it first, and compare.")] = False,
+    image: Annotated[Path, typer.Argument(help="Degraded image, a file or .npy of any size.", metavar="IMAGE")],
+    task: Annotated[
+        str,
+        option("Degradation to invert: upscale:factor=4, deblur:width=2 or colour", "--task", metavar="NAME", kind="tasks"),
+    ],
+    degrade: Annotated[bool, option("Degrade IMAGE, which is clean, first, and compare", "--degrade")] = False,
     noise: Annotated[
-        float | None, typer.Option("--noise", help="Noise of the picture, of values 0 to 1; dps does without.")
+        float | None,
+        option("Standard deviation of the noise of IMAGE, for values 0 to 1; dps needs none", "--noise", default="rounding to 8 bits",
+               metavar="STD"),
     ] = None,
     out: OutOption = "restored.png",
     overwrite: OverwriteOption = False,
     n: CountOption = None,
-    method: Annotated[str, named("posteriors", "moment or dps:scale=3", "--method")] = "moment",
+    method: Annotated[
+        str, option("Posterior sampling: moment or dps:scale=3", "--method", metavar="NAME", kind="posteriors")
+    ] = "moment",
     label: ClassOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
-) -> None:
-    """Scale up, deblur or colour a picture, several times."""
+) -> None:  # fmt: skip
+    """Restore an image several times: upscale, deblur or colorize it."""
     screen = screen_for(json, quiet)
     from reverie import api
 
-    opened = api.load(run, device)
+    loaded = api.load(run, device)
     api.check_results(out, overwrite)
     with screen.counting("restoring") as advance:
         made = api.restore(
-            opened, image, task=task, degrade=degrade, noise=noise, n=n, method=method, on_progress=advance,
+            loaded, image, task=task, degrade=degrade, noise=noise, n=n, method=method, on_progress=advance,
             label=label, **options,
         )  # fmt: skip
-    _tell(screen, made, out, overwrite, options["seed"])
+    _print_result(screen, made, out, overwrite, options["seed"])
 
 
 def register(app: typer.Typer) -> None:

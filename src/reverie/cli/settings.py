@@ -1,4 +1,4 @@
-"""Settings of a training in a file: TOML with the names of the options, or a run to train again."""
+"""Settings of a training from a file: TOML with the names of the options, or a run to repeat."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from reverie.cli.options import options_of_training
 
 CONFIG = "config.toml"  # of a run
 ALSO: dict[str, tuple[str, type]] = {"data": ("data", str), "out": ("out", Path), "device": ("device", str)}
-KINDS = {str: "a word", Path: "a path", int: "a whole number", float: "a number", bool: "true or false"}
+KINDS = {str: "text", Path: "a path", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a file, or those that a run was begun with, by the names that `reverie.train` takes."""
+    """Return the settings in a file, or those that a run started with, by the names of `reverie.train`."""
     if path.is_dir():
         path = own_file(path, CONFIG)
     table = _read(path)
@@ -46,15 +46,15 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return read_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"there are no settings at {path}; give a .toml file, or the folder of a run") from None
+        raise UserError(f"--config file not found: {path}; give a .toml file or the folder of a run") from None
     except OSError as error:
-        raise UserError(f"cannot read {path}: {reason(error)}") from None
-    except ValueError as error:  # what is no TOML, or no text
-        raise UserError(f"{path} is not valid TOML: {error}") from None
+        raise UserError(f"cannot read --config {path}: {reason(error)}; give a readable .toml file") from None
+    except ValueError as error:  # not TOML, or not text
+        raise UserError(f"not valid TOML: {path}: {error}; write lines such as steps = 2000") from None
 
 
 def _typed(path: Path, key: str, value: Any, kind: type) -> Any:
-    """Return a value as the option takes it; a word may be written as a number, a list, or a table with a name and options."""
+    """Return a value as the option takes it; text may also be a number, a list, or a table with a name and options."""
     match value:
         case bool():
             fits = kind is bool
@@ -71,7 +71,7 @@ def _typed(path: Path, key: str, value: Any, kind: type) -> Any:
         case _:
             fits = False
     if not fits:
-        raise UserError(f"{key} in {path} must be {KINDS[kind]}, got {value!r}")
+        raise UserError(f"wrong value of {key} in {path}: {value!r}; give {KINDS[kind]}")
     if kind is not str:
         return kind(value)
     from reverie.base.spec import format_spec

@@ -1,4 +1,4 @@
-"""The commands that steer: train-classifier, illusion, edit, invert, interpolate."""
+"""The commands that steer sampling: train-classifier, illusion, edit, invert, interpolate."""
 
 from __future__ import annotations
 
@@ -16,18 +16,21 @@ from reverie.cli.options import (
     QuietOption,
     RunPath,
     SeedOption,
-    named,
+    option,
     sampling,
     screen_for,
 )
 
 steering = typer.Typer()
 
-ImagePath = Annotated[Path, typer.Argument(help="A picture file; it is fitted to the run's size.", metavar="IMAGE")]
-Minutes = Annotated[float | None, typer.Option("--minutes", help="Train for this long; 2 if nothing is said.")]
-Steps = Annotated[int | None, typer.Option("--steps", help="Train for this many steps.")]
-InverterOption = Annotated[str | None, typer.Option("--sampler", help="ddim or heun; heun if nothing is said.")]
-SheetOption = Annotated[Path, typer.Option("--out", help="Picture to draw.")]
+ImagePath = Annotated[Path, typer.Argument(help="Image file, which is resized to the run's size.", metavar="IMAGE")]
+Minutes = Annotated[float | None, option("Length in minutes", "--minutes", default="2", metavar="M")]
+Steps = Annotated[int | None, option("Length in optimizer steps", "--steps", default="by --minutes", metavar="N")]
+InverterOption = Annotated[
+    str | None, option("Deterministic sampler: ddim or heun", "--sampler", default="heun", metavar="NAME")
+]
+SheetOption = Annotated[Path, option("Sheet of images to write", "--out", metavar="X.png")]
+SEED_OR_IMAGE = "SEED|IMAGE"
 
 
 @steering.command("train-classifier")
@@ -42,7 +45,7 @@ def train_classifier(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Train a classifier of noised data, for `sample --classifier-guidance`."""
+    """Train a classifier of noisy samples, for `reverie sample --classifier-guidance`."""
     screen = screen_for(json, quiet)
     from reverie import api
     from reverie.base.signals import Stopped
@@ -54,15 +57,14 @@ def train_classifier(
     try:
         last = screen.follow_training(training)
     except Stopped:
-        kept = f"what it had learned is in {training.path}" if training.path else "nothing was kept"
-        screen.say(f"stopped before the end; {kept}")
+        saved = f"the classifier so far is in {training.path}" if training.path else "nothing was saved"
+        screen.say(f"stopped before the end; {saved}")
         raise
-    told = {f"t = {t}": share for t, share in training.accuracy.items()}
-    words = ", ".join(f"{time} {share:.1%}" for time, share in told.items())
+    accuracy = ", ".join(f"t = {t} {share:.1%}" for t, share in training.accuracy.items())
     name = training.run.config.data.labels[0]
     screen.result(
         {"file": str(training.path), "steps": last.i, "seconds": last.seconds, "accuracy": training.accuracy},
-        f"{last.done}\nheld-out data told rightly: {words}\nwrote {training.path}\n"
+        f"{last.done}\nheld-out accuracy: {accuracy}\nwrote {training.path}\n"
         f"sample:  reverie sample {shlex.quote(str(run))} --label {shlex.quote(name)} --guidance 0 --classifier-guidance 4",
     )
 
@@ -71,17 +73,26 @@ def train_classifier(
 @sampling("label")
 def illusion(
     run: RunPath,
-    views: Annotated[str, named("views", "Views with commas between, such as identity,rotate180", "--views")],
-    labels: Annotated[str | None, typer.Option("--labels", help="A label for each view, such as 6,9.")] = None,
-    n: Annotated[int, typer.Option("-n", help="How many.")] = 1,
-    out: Annotated[Path, typer.Option("--out", help="X.png views, X.gif or X.mp4 film, X.npy.")] = Path("illusion.png"),
-    guidance: Annotated[float | None, typer.Option("--guidance", help="Guidance scale of every view; 3 if not given.")] = None,
+    views: Annotated[
+        str, option("Views separated by commas, such as identity,rotate180", "--views", metavar="NAMES", kind="views")
+    ],
+    labels: Annotated[
+        str | None, option("One label for each view, such as 6,9", "--labels", default="none", metavar="LABELS")
+    ] = None,
+    n: Annotated[int, option("Number of images", "-n", metavar="N")] = 1,
+    out: Annotated[Path, option("X.png (views), X.gif or X.mp4 (film), or X.npy", "--out", metavar="FILE")] = Path(
+        "illusion.png"
+    ),
+    guidance: Annotated[
+        float | None,
+        option("Guidance scale of every view", "--guidance", default="3 with --labels, otherwise 1", metavar="SCALE"),
+    ] = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Draw pictures that are something else in every view."""
+    """Sample illusions: images that match another label in each view."""
     screen = screen_for(json, quiet)
     from reverie import api
 
@@ -99,16 +110,18 @@ def edit(
     run: RunPath,
     image: ImagePath,
     strength: Annotated[
-        str, typer.Option("--strength", help="Time the image is noised to, above 0 and at most 1; several: 0.3,0.6,0.9.")
+        str,
+        option("Time t of the noise that is added to the image, above 0 and at most 1; several: 0.3,0.6,0.9", "--strength",
+               metavar="T"),
     ] = "0.6",
-    n: Annotated[int, typer.Option("-n", help="How many at each strength.")] = 4,
+    n: Annotated[int, option("Number of results at each strength", "-n", metavar="N")] = 4,
     out: SheetOption = Path("edit.png"),
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
-) -> None:
-    """Draw an image again: noise it part of the way and denoise it, as another label if so asked."""
+) -> None:  # fmt: skip
+    """Edit an image: add noise up to time t and denoise it, with another label if one is given."""
     screen = screen_for(json, quiet)
     from reverie import api
 
@@ -130,7 +143,7 @@ def invert(
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Take an image to the noise that the model draws it from, and back, and show the error."""
+    """Invert an image: compute the noise that the model maps to it, map it back, and report the error."""
     screen = screen_for(json, quiet)
     from reverie import api
 
@@ -146,17 +159,19 @@ def invert(
 @sampling("seed")
 def interpolate(
     run: RunPath,
-    begin: Annotated[str, typer.Option("--from", help="A seed, or a picture file.", metavar="SEED|IMAGE")],
-    end: Annotated[str, typer.Option("--to", help="A seed, or a picture file.", metavar="SEED|IMAGE")],
-    out: Annotated[Path, typer.Option("--out", help="X.gif or X.mp4 film, X.png some of its images, X.npy.")] = Path("way.gif"),
-    frames: Annotated[int, typer.Option("--frames", help="Images on the way.")] = 60,
+    begin: Annotated[str, option("Start: a seed or an image file", "--from", metavar=SEED_OR_IMAGE)],
+    end: Annotated[str, option("End: a seed or an image file", "--to", metavar=SEED_OR_IMAGE)],
+    out: Annotated[Path, option("X.gif or X.mp4 (film), X.png (some frames), or X.npy", "--out", metavar="FILE")] = Path(
+        "interpolation.gif"
+    ),
+    frames: Annotated[int, option("Number of frames", "--frames", metavar="N")] = 60,
     sampler: InverterOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:
-    """Draw the way from one seed or image to another, through noise, as a film."""
+    """Interpolate between two seeds or images in noise space, as a film."""
     screen = screen_for(json, quiet)
     from reverie import api
 

@@ -1,11 +1,11 @@
-"""Options that are meant by names which other programs have for them."""
+"""Suggestions for unknown options: names that other programs use, initials and spelling mistakes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-USUAL: dict[str, str] = {
+ALIASES: dict[str, str] = {
     "batch-size": "--batch", "bs": "--batch", "lr": "--learning-rate", "n-steps": "--steps", "num-steps": "--steps",
     "max-steps": "--steps", "iterations": "--steps", "num-inference-steps": "--steps", "nfe": "--steps", "epoch": "--epochs",
     "num-epochs": "--epochs", "n-epochs": "--epochs", "time": "--minutes", "num-samples": "-n", "n-samples": "-n", "num": "-n",
@@ -18,11 +18,11 @@ USUAL: dict[str, str] = {
 }  # fmt: skip
 
 
-def meant(option: str, known: Iterable[str]) -> str | None:
-    """Return the option of a command that is meant by one which it does not have: by its usual name, initials, or spelling."""
+def closest_option(option: str, known: Iterable[str]) -> str | None:
+    """Return the closest option of a command to an unknown one: by its name elsewhere, its initials, or its spelling."""
     known, bare = list(known), option.lstrip("-").replace("_", "-").lower()
-    if (usual := USUAL.get(bare)) in known:
-        return usual
+    if (alias := ALIASES.get(bare)) in known:
+        return alias
     for name in known:
         words = name.lstrip("-").split("-")
         if len(words) > 1 and bare == "".join(word[:1] for word in words):

@@ -1,4 +1,4 @@
-"""The command that trains."""
+"""The commands that train and distil."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ import typer
 from reverie.base.budget import Budget
 from reverie.base.errors import UserError
 from reverie.cli.options import (
+    DEVICE,
+    ClockOption,
     DataDirOption,
     DeviceOption,
     JsonOption,
     MovedDataOption,
+    OverwriteRunOption,
     QuietOption,
     RunPath,
     SeedOption,
     completer,
+    option,
     screen_for,
     training,
 )
@@ -28,29 +32,33 @@ from reverie.cli.settings import read_settings
 if TYPE_CHECKING:
     from reverie.api import Screen, Training
 
-LOOK_AT = ("loss.png", "schedule.png", "previews")
+PICTURES = ("loss.png", "schedule.png", "previews")
 LENGTHS = ("minutes", "steps", "epochs")
 
 
 @training
 def train(
     data: Annotated[
-        str | None, typer.Argument(help="Name of a data set, or a path.", metavar="DATA", autocompletion=completer("data"))
+        str | None,
+        typer.Argument(
+            help="Name or path of a data set.", metavar="DATA", autocompletion=completer("data"), show_default=False
+        ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of the new run; runs/DATA if not given.")] = None,
+    out: Annotated[Path | None, option("Folder of the new run", "--out", default="runs/DATA", metavar="RUN")] = None,
     config: Annotated[
         Path | None,
-        typer.Option("--config", help="Settings by the names of these options, which win; or the run to train again."),
+        option("TOML file with options by these names, or a run to repeat; the command line takes precedence", "--config",
+               default="none", metavar="FILE|RUN"),
     ] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Go on with this run instead.", metavar="RUN")] = None,
-    extend: Annotated[bool, typer.Option("--extend", help="With --resume: for more --minutes or --steps.")] = False,
+    resume: Annotated[Path | None, option("Run to resume", "--resume", default="none", metavar="RUN")] = None,
+    extend: Annotated[bool, option("With --resume, train a finished run for more --minutes or --steps", "--extend")] = False,
     moved: MovedDataOption = None,
-    device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or mps.")] = None,
+    device: Annotated[str | None, option(DEVICE, "--device", default="auto", metavar="NAME")] = None,
     json: JsonOption = False,
     quiet: QuietOption = False,
     **options: Any,
-) -> None:
-    """Train a model of a data set, or go on with a run."""
+) -> None:  # fmt: skip
+    """Train a model on a data set, or resume a run."""
     screen = screen_for(json, quiet)
     budget = Budget(notify=screen.say)
     from reverie import api
@@ -61,42 +69,42 @@ def train(
         resume, out, data, moved, config, options = out, None, None, None, None, {}
     if moved is not None:
         if resume is None or data is not None:
-            raise UserError("--data goes with --resume RUN alone; a new run takes DATA without it")
+            raise UserError("--data is for --resume RUN; give DATA of a new run as the argument, without --data")
         data = str(moved)
-    given: dict[str, Any] = {**options, "data": data, "out": out, "device": device}
-    given = {key: value for key, value in given.items() if value is not None and (value is not False or key == "latent_space")}
-    given |= {"extend": True} if extend else {}
+    settings: dict[str, Any] = {**options, "data": data, "out": out, "device": device}
+    settings = {k: value for k, value in settings.items() if value is not None and (value is not False or k == "latent_space")}
+    settings |= {"extend": True} if extend else {}
     if config is not None:
-        written = read_settings(config)
-        if any(key in given for key in LENGTHS):  # another length takes the place of the written one
-            written = {key: value for key, value in written.items() if key not in LENGTHS}
-        given = {**written, **given}
+        stored = read_settings(config)
+        if any(key in settings for key in LENGTHS):  # a length on the command line replaces any in the file
+            stored = {key: value for key, value in stored.items() if key not in LENGTHS}
+        settings = {**stored, **settings}
     with screen.reading() as on_progress:
-        given |= {"on_progress": on_progress, "budget": budget}
-        learning = api.begin(given.pop("data", None), given.pop("out", None), resume=resume, **given)
-    follow(screen, learning)
+        settings |= {"on_progress": on_progress, "budget": budget}
+        prepared = api.begin(settings.pop("data", None), settings.pop("out", None), resume=resume, **settings)
+    run_training(screen, prepared)
 
 
-def follow(screen: Screen, learning: Training) -> None:
-    """Train to the end and tell how it went, or where it stopped."""
+def run_training(screen: Screen, training: Training) -> None:
+    """Train to the end, or to an interruption, and print the result."""
     from reverie import api
     from reverie.base.signals import Stopped
 
-    run = learning.run
+    run = training.run
     try:
-        for note in learning.introduction():
+        for note in training.introduction():
             screen.say(note)
-        last = screen.follow_training(learning, learning.budget)
+        last = screen.follow_training(training, training.budget)
     except Stopped:
-        kept = f"at step {learning.steps_done:,}, and kept\ngo on:   {learning.resume_command()}"
-        screen.say(f"stopped {kept if learning.steps_done else 'before anything was learned, so nothing was kept'}")
+        saved = f"at step {training.steps_done:,} and saved\nresume:  {training.resume_command()}"
+        screen.say(f"stopped {saved if training.steps_done else 'before the first step; nothing was saved'}")
         raise
     except KeyboardInterrupt:
-        learning.discard()
-        screen.say(f"interrupted; {learning.checkpoint_note()}")
+        training.discard()
+        screen.say(f"interrupted; {training.checkpoint_note()}")
         raise
     verdict = api.verdict(run)
-    commands = {"sample": learning.sample_command(), **verdict.commands}
+    commands = {"sample": training.sample_command(), **verdict.commands}
     screen.result(
         {
             "run": str(run.path), "steps": last.i, "seconds": last.seconds, "loss": last.loss, "held_out_loss": last.held_out,
@@ -106,42 +114,42 @@ def follow(screen: Screen, learning: Training) -> None:
         "\n".join([
             last.done, *verdict.lines, f"run:     {run.path}",
             *(f"{name + ':':<8} {command}" for name, command in commands.items()),
-            "look at: " + " ".join(shlex.quote(str(run.path / name)) for name in LOOK_AT if (run.path / name).exists()),
+            "view:    " + " ".join(shlex.quote(str(run.path / name)) for name in PICTURES if (run.path / name).exists()),
         ]),
     )  # fmt: skip
 
 
 def distil(
     run: RunPath,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder of the student; runs/RUN-fast if not given.")] = None,
-    minutes: Annotated[float | None, typer.Option("--minutes", help="How long to teach; 5 if no length is given.")] = None,
-    steps: Annotated[int | None, typer.Option("--steps", help="How long to teach, in steps of the optimizer.")] = None,
+    out: Annotated[Path | None, option("Folder of the student", "--out", default="runs/RUN-fast", metavar="RUN")] = None,
+    minutes: Annotated[float | None, option("Length in minutes", "--minutes", default="5", metavar="M")] = None,
+    steps: Annotated[int | None, option("Length in optimizer steps", "--steps", default="by --minutes", metavar="N")] = None,
     guidance: Annotated[
-        float, typer.Option("--guidance", help="Guidance scale that is folded into the student; 1 is none.")
+        float, option("Guidance scale of the teacher, which the student learns; 1 is none", "--guidance", metavar="SCALE")
     ] = 1.0,
-    batch: Annotated[int | None, typer.Option("--batch", help="Data in a batch.")] = None,
-    learning_rate: Annotated[float | None, typer.Option("--learning-rate", help="Learning rate at its highest.")] = None,
-    clock: Annotated[
-        str | None, typer.Option("--clock", help="What --minutes are counted by: wall, or processor, all its threads together.")
+    batch: Annotated[int | None, option("Batch size", "--batch", default="as of the teacher", metavar="N")] = None,
+    learning_rate: Annotated[
+        float | None, option("Peak learning rate", "--learning-rate", default="by that of the teacher", metavar="RATE")
     ] = None,
+    clock: ClockOption = None,
     seed: SeedOption = 0,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a run that is in the folder.")] = False,
+    overwrite: OverwriteRunOption = False,
     data: MovedDataOption = None,
     data_dir: DataDirOption = None,
     device: DeviceOption = "auto",
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Teach a student of a run to draw in 1, 2 or 4 network evaluations."""
+    """Distil a run into a student that samples in 1, 2 or 4 network evaluations."""
     screen = screen_for(json, quiet)
     budget = Budget(notify=screen.say)
     from reverie import api
 
-    given: dict[str, Any] = {"batch": batch, "learning_rate": learning_rate, "clock": clock}
+    chosen: dict[str, Any] = {"batch": batch, "learning_rate": learning_rate, "clock": clock}
     with screen.reading() as on_progress:
-        learning = api.prepare_distillation(
+        prepared = api.prepare_distillation(
             run, out, minutes=minutes, steps=steps, guidance=guidance, seed=seed, device=device, overwrite=overwrite,
             data=None if data is None else str(data), data_dir=data_dir, on_progress=on_progress, budget=budget,
-            **{key: value for key, value in given.items() if value is not None},
+            **{key: value for key, value in chosen.items() if value is not None},
         )  # fmt: skip
-    follow(screen, learning)
+    run_training(screen, prepared)
