@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +15,15 @@ import typer
 
 import reverie
 from reverie import api
+from reverie.api.kinds import METRICS
+from reverie.api.sources import PAPERS, split_source
 from reverie.base.errors import UserError
 from reverie.base.name_tables import NameTable
 from reverie.base.spec import complete
+from reverie.cli.layout import EXAMPLES, MANY, TRAINING_PANELS
 from reverie.cli.main import app
-from reverie.cli.options import options_of_training
+from reverie.cli.options import COMMON, options_of_training
+from reverie.evaluation.scores import HEADLINE_METRICS
 from reverie.families import FAMILIES
 from reverie.families.language.token_sampling import PAIR_OPTIONS
 from reverie.gallery.samplers import draw_cell
@@ -25,6 +31,8 @@ from reverie.runs.config import TrainingConfig
 from reverie.runs.folder import read_config
 from reverie.runs.run import Run
 from reverie.runs.sampling_options import Options
+
+BOOK = Path(__file__).parents[2]  # sources without a paper are pages of the documentation
 
 # The commands that sample, and the options of sampling that mean nothing for each.
 SAMPLING: dict[str, set[str]] = {
@@ -126,6 +134,9 @@ def test_names_are_listed_with_what_they_mean(command) -> None:
         assert list(entries) == api.names_of(kind)
         for entry in entries.values():
             assert len(entry.about) > 4 and "\n" not in entry.about, f"{kind} {entry.name} has no docstring"
+            number = re.search(r"arXiv:(\S+?)(,|$)", entry.source or "")
+            assert number is None or number[1] in PAPERS, f"{kind} {entry.name}: {entry.source}"
+            assert number or re.search(r"\b(1[89]|20)\d\d\b", entry.source or "") or (BOOK / (entry.source or "")).is_file()
         if kind in ("samplers", "grids", "schedules", "views"):  # what is listed is what a spec is completed with
             table = parts[0].load() if isinstance(parts[0], NameTable) else {}
             for name, entry in entries.items():
@@ -133,10 +144,59 @@ def test_names_are_listed_with_what_they_mean(command) -> None:
     code, out, _ = command("list", "samplers")
     lines = [line.split() for line in out.splitlines()]
     assert code == 0 and ["eta=0.0"] in lines and any(line[:2] == ["ddim", "Step"] for line in lines)
-    assert "start=1.0, rho=7.0; chosen if not given: end" in command("list", "grids")[1]
+    assert "start=1.0, rho=7.0; chosen by default: end" in command("list", "grids")[1]
     listed = command("list", "families")[1]
-    assert "chosen if not given: purpose, target, " in listed and "components=auto, " in listed and "Undefined" not in listed
+    assert "chosen by default: purpose, target, " in listed and "components=auto, " in listed and "Undefined" not in listed
     listed = json.loads(command("list", "samplers", "--json")[1])["samplers"]
-    assert listed["ddim"]["options"] == {"eta": 0.0} and list(listed) == api.names_of("samplers")
+    assert (
+        "arXiv:2010.02502" in listed["ddim"]["source"]
+        and listed["ddim"]["options"] == {"eta": 0.0}
+        and list(listed) == api.names_of("samplers")
+    )
     assert "overfitting  " in command("list", "checks")[1] and "checks" in command("list")[1]
     assert "channels" not in json.dumps(json.loads(command("list", "networks", "--json")[1]))
+
+
+def test_the_metrics_are_those_of_reports() -> None:
+    assert {entry.name for entry in METRICS} == set(HEADLINE_METRICS)
+
+
+@pytest.mark.parametrize(
+    ("text", "about", "source"),
+    [
+        ("Step (arXiv:2010.02502).", "Step.", "Song et al. 2020, arXiv:2010.02502"),
+        ("A net (DiT, arXiv:2212.09748, eq. 3): x.", "A net: x.", "DiT, Peebles and Xie 2022, arXiv:2212.09748, eq. 3"),
+        ("Spaced in (a / b)^(1 / c) (arXiv:2206.00364).", "Spaced in (a / b)^(1 / c).", "Karras et al. 2022, arXiv:2206.00364"),
+        ("PCA (Tipping and Bishop 1999): linear.", "PCA: linear.", "Tipping and Bishop 1999"),
+        ("Days from 1900 to 2099 (all).", "Days from 1900 to 2099 (all).", None),
+        ("By arXiv:9999.99999 alone.", "By arXiv:9999.99999 alone.", "arXiv:9999.99999"),
+    ],
+)
+def test_the_source_of_a_docstring(text: str, about: str, source: str | None) -> None:
+    assert split_source(text) == (about, source)
+
+
+def _all_commands(group: Any, before: str = "") -> list[tuple[str, Any]]:
+    found = []
+    for name, command in group.commands.items():
+        found += _all_commands(command, f"{name} ") if hasattr(command, "commands") else [(before + name, command)]
+    return found
+
+
+def test_the_help_has_panels_defaults_and_examples() -> None:
+    commands = dict(_all_commands(typer.main.get_command(app)))
+    for name, command in commands.items():
+        options = [p for p in command.params if p.param_type_name == "option"]
+        assert all(p.help for p in options), name
+        for p in options:
+            shown = isinstance(p.show_default, str) or p.default is not None or p.required or p.is_flag
+            assert shown, f"{name} {p.opts} shows no default"
+        if len(options) >= MANY:
+            loose = {p.name for p in options if p.rich_help_panel is None}
+            assert loose <= {"seed", *COMMON} and len({p.rich_help_panel for p in options}) > 3, (name, loose)
+    assert {p.rich_help_panel for p in commands["train"].params} > set(TRAINING_PANELS)
+    assert set(EXAMPLES) == {name for name in commands if " " not in name}
+    for name, examples in EXAMPLES.items():
+        for words in (shlex.split(example) for example in examples):
+            assert words[0] == name
+            commands[name].make_context(name, words[1:])  # which parses them

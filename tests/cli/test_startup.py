@@ -89,7 +89,7 @@ def test_names_without_a_source_come_from_the_table(monkeypatch: pytest.MonkeyPa
     assert "ddim" in NameTable("diffusion.samplers", "SAMPLERS").names()
 
 
-def test_a_table_that_cannot_be_read_from_its_source_is_told() -> None:
+def test_a_table_that_cannot_be_read_from_its_source_is_an_error() -> None:
     with pytest.raises(ValueError, match=r"ROOT of base\.name_tables"):
         NameTable("base.name_tables", "ROOT").parse_names()
     with pytest.raises(ValueError, match="has no NOTHING"):

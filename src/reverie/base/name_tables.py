@@ -76,11 +76,12 @@ def _parsed(module: str) -> ast.Module:
 
 @dataclass(frozen=True)
 class NameEntry:
-    """A name that a command accepts: a one-line description and the options with their defaults."""
+    """A name that a command accepts: a one-line description, the options with their defaults, and the source."""
 
     name: str
     about: str
     options: Mapping[str, Any] = field(default_factory=dict)
+    source: str | None = None
 
 
 def describe_entry(name: str, thing: Any, without: Collection[str] = ()) -> NameEntry:

@@ -52,7 +52,7 @@ EXAMPLES: dict[str, tuple[str, str]] = {
     "edit": ("edit runs/digits seven.png --strength 0.6 --label 3", "edit runs/digits seven.png --strength 0.3,0.6,0.9"),
     "inpaint": ("inpaint runs/digits seven.png --mask left-half", "inpaint runs/spiral --known x=0.5 --out points.npy"),
     "restore": ("restore runs/digits small.png --task upscale:factor=4", "restore runs/digits a.png --task colour"),
-    "illusion": ("illusion runs/digits --views identity,rotate180 --labels 6,9", "illusion runs/digits --views identity,jigsaw"),
+    "illusion": ("illusion runs/digits --views identity,rotate180 --labels 6,9", "illusion runs/a --views identity,jigsaw"),
     "interpolate": ("interpolate runs/digits --from 1 --to 2", "interpolate runs/digits --from seven.png --to 3 --out a.mp4"),
     "invert": ("invert runs/digits seven.png", "invert runs/digits seven.png --steps 50 --sampler ddim"),
     "studio": ("studio", "studio runs --port 8000"),
@@ -80,7 +80,7 @@ def lay_out(name: str, command: Any) -> None:
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
     if len(options) < MANY:
         return
-    panels = TRAINING_PANELS if any(parameter.name == "tensorboard" for parameter in options) else SAMPLING_PANELS
+    panels = TRAINING_PANELS if any(parameter.name in ("learning_rate", "window") for parameter in options) else SAMPLING_PANELS
     places = {option: place for place, (_, names) in enumerate(panels.items()) for option in names}
     titles = list(panels)
     for parameter in options:

@@ -1,4 +1,4 @@
-"""The commands that list: names with what they mean, and runs with how they went."""
+"""The commands that list names with their descriptions, and runs with their results."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ def _kinds(incomplete: str) -> list[str]:
 
 def list_names(
     kind: Annotated[
-        str | None, typer.Argument(help="One kind, such as samplers, with what each is.", autocompletion=_kinds)
+        str | None,
+        typer.Argument(help="Kind of names, such as samplers.", metavar="[KIND]", autocompletion=_kinds, show_default=False),
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    """List every name the other commands take; of one kind, with what each is and its options."""
+    """List the names that commands take, or those of one kind with description, options and source."""
     screen = screen_for(json, quiet=False)
     from reverie import api
 
@@ -34,10 +35,12 @@ def list_names(
     width = max(len(entry.name) for entry in entries)
     lines = []
     for entry in entries:
-        lines.append(f"{entry.name:<{width}}  {entry.about}")
-        if entry.options:
-            lines.append(f"{'':<{width}}  " + _written(entry.options))
-    values = {e.name: {"about": e.about, "options": {k: _plain(v) for k, v in e.options.items()}} for e in entries}
+        details = (entry.about, _format_options(entry.options), f"source: {entry.source}" if entry.source else "")
+        for name, line in zip((entry.name, "", ""), filter(None, details), strict=False):
+            lines.append(f"{name:<{width}}  {line}")
+    values = {
+        e.name: {"about": e.about, "options": {k: _plain(v) for k, v in e.options.items()}, "source": e.source} for e in entries
+    }
     screen.result({kind: values}, "\n".join(lines))
 
 
@@ -45,22 +48,22 @@ def _plain(value: Any) -> Any:
     return value if isinstance(value, str | int | float | None) else list(value) if isinstance(value, tuple) else str(value)
 
 
-def _written(options: Mapping[str, Any]) -> str:
-    """Write options with their defaults, as they are given, and then those without one."""
+def _format_options(options: Mapping[str, Any]) -> str:
+    """Return options with their defaults, and then those without one."""
 
     def value(v: Any) -> str:
         return f"[{','.join(map(str, v))}]" if isinstance(v, tuple | list) else str(v)
 
-    given = ", ".join(f"{key}={value(v)}" for key, v in options.items() if v is not None)
+    fixed = ", ".join(f"{key}={value(v)}" for key, v in options.items() if v is not None)
     chosen = ", ".join(key for key, v in options.items() if v is None)
-    return "; ".join(filter(None, [given, f"chosen if not given: {chosen}" if chosen else ""]))
+    return "; ".join(filter(None, [fixed, f"chosen by default: {chosen}" if chosen else ""]))
 
 
 def runs(
-    folder: Annotated[Path, typer.Argument(help="Where to look, up to three folders deep.", metavar="[FOLDER]")] = Path("runs"),
+    folder: Annotated[Path, typer.Argument(help="Folder to search, three levels deep.", metavar="[FOLDER]")] = Path("runs"),
     json: JsonOption = False,
 ) -> None:
-    """List runs: data, family, length, held-out figure and verdict."""
+    """List runs with data, family, length, held-out metric and verdict."""
     screen = screen_for(json, quiet=False)
     from reverie import api
 
@@ -77,5 +80,5 @@ def runs(
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     if len(rows) == 1:
-        lines = [] if broken else [f"there are no runs in {folder}; train one with: reverie train spiral"]
+        lines = [] if broken else [f"no runs in {folder}; train one with: reverie train spiral"]
     screen.result({"runs": [run.as_row() for run in found]}, "\n".join([*lines, *broken]))

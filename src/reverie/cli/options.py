@@ -247,7 +247,7 @@ def _training(
                kind="tokenizers"),
     ] = None,
     points: Annotated[
-        int | None, option("Number of points of a generated data set", "--points", default="as the data set defines", metavar="N")
+        int | None, option("Number of points of a generated data set", "--points", default="by the data set", metavar="N")
     ] = None,
     batch: Annotated[int | None, option("Batch size", "--batch", default=PLANNED, metavar="N")] = None,
     accumulate: Annotated[

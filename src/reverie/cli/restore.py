@@ -95,8 +95,8 @@ def restore(
     degrade: Annotated[bool, option("Degrade IMAGE, which is clean, first, and compare", "--degrade")] = False,
     noise: Annotated[
         float | None,
-        option("Standard deviation of the noise of IMAGE, for values 0 to 1; dps needs none", "--noise", default="rounding to 8 bits",
-               metavar="STD"),
+        option("Standard deviation of the noise of IMAGE, for values 0 to 1; dps needs none", "--noise",
+               default="rounding to 8 bits", metavar="STD"),
     ] = None,
     out: OutOption = "restored.png",
     overwrite: OverwriteOption = False,

@@ -64,7 +64,7 @@ class Repaint(Augmentation):
 
 @dataclass(frozen=True)
 class Flip(Repaint):
-    """Horizontal flip: one entry, 0 or 1.  Unconditioned, it trains the network to generate mirrored images too."""
+    """Horizontal flip (arXiv:2206.00364): one entry, 0 or 1.  Unconditioned, the network also generates mirrored images."""
 
     probability: Probability = 0.5
     conditioned: bool = True
@@ -84,7 +84,7 @@ class Flip(Repaint):
 
 @dataclass(frozen=True)
 class Shift(Warp):
-    """Shift by whole pixels, at most this share of the width and height."""
+    """Shift by whole pixels, at most this share of the width and height (arXiv:2206.00364)."""
 
     share: Annotated[float, Field(gt=0, le=0.5)] = SHIFT
     probability: Probability = PROBABILITY
@@ -108,7 +108,7 @@ class Shift(Warp):
 
 @dataclass(frozen=True)
 class Rotate(Warp):
-    """Rotation about the centre, at most this many degrees either way."""
+    """Rotation about the centre by at most this angle in degrees either way (arXiv:2206.00364)."""
 
     degrees: Annotated[float, Field(gt=0, le=180)] = DEGREES
     probability: Probability = PROBABILITY
@@ -132,7 +132,7 @@ class Rotate(Warp):
 
 @dataclass(frozen=True)
 class Zoom(Warp):
-    """Zoom in or out about the centre, at most by this factor."""
+    """Zoom about the centre, at most by this factor (arXiv:2206.00364)."""
 
     factor: Annotated[float, Field(gt=1, le=4)] = ZOOM
     probability: Probability = PROBABILITY
@@ -154,7 +154,7 @@ class Zoom(Warp):
 
 @dataclass(frozen=True)
 class Colour(Repaint):
-    """Brightness and contrast, and for colour images saturation and hue; the alpha channel is unchanged.
+    """Changes of brightness and contrast, for colour images also saturation and hue (arXiv:2206.00364).
 
     rgb - 1/2 -> exp(c) (G + exp(s) R_h (1 - G)) (rgb - 1/2) + b: G projects onto grey, R_h rotates about the grey axis by h.
     """

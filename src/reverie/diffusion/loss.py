@@ -39,7 +39,7 @@ class Weight(ABC):
 
 
 class Plain(Weight):
-    """The unweighted error of the target; with "eps" the simple loss of DDPM."""
+    """The unweighted error of the target (arXiv:2006.11239, eq. 14); with "eps" the simple loss of DDPM."""
 
     def __init__(self) -> None: ...
 
@@ -49,7 +49,7 @@ class Plain(Weight):
 
 
 class SNR(Weight):
-    """The error of eps, for any target."""
+    """The error of eps, for any target (arXiv:2202.00512)."""
 
     def __init__(self) -> None: ...
 
@@ -69,7 +69,7 @@ class MinSNR(Weight):
 
 
 class VLB(Weight):
-    """The variational bound in nats/dim: in continuous time (steps=0), or of a chain of so many steps.
+    """The variational bound in nats/dim (arXiv:2107.00630): in continuous time (steps=0), or of a chain of so many steps.
 
     -1/2 dSNR/dt (arXiv:2107.00630, eq. 17), or with T steps of equal length T/2 (SNR(s) - SNR(t)) for a step from t to s,
     whose mean over the T times is the sum over the steps (its eq. 13).
@@ -88,7 +88,7 @@ class VLB(Weight):
 
 
 class Mixed(Weight):
-    """A mixture of the variational bound and a perceptual weight for high noise, which is a bound as well.
+    """A mixture of the variational bound and a perceptual weight for high noise, which is a bound as well (arXiv:2303.00848).
 
     share + (1 - share) sigmoid(2 - log_snr) times the weight of the bound.  It decreases with the log-SNR, so the loss is an
     average of bounds of data with noise of all levels (arXiv:2303.00848, theorem 1): share=1 is "vlb", and share=0 puts the
@@ -131,7 +131,7 @@ class Measure(ABC):
 
 
 class Squared(Measure):
-    """The squared error, whose minimizer is the posterior mean, as samplers need."""
+    """The squared error, whose minimizer is the posterior mean, as samplers need (Bishop 2006, section 1.5.5)."""
 
     def __init__(self) -> None: ...
 
@@ -141,7 +141,7 @@ class Squared(Measure):
 
 
 class Absolute(Measure):
-    """The absolute error, whose minimizer is the median; samplers treat it as the mean."""
+    """The absolute error, whose minimizer is the median (Bishop 2006, section 1.5.5); samplers treat it as the mean."""
 
     def __init__(self) -> None: ...
 
@@ -220,7 +220,7 @@ def variance_loss(guess: Pair, schedule: Schedule, truth: Pair, t: Tensor, steps
 
 
 def uniform(n: int, generator: torch.Generator) -> Tensor:
-    """Draw n independent times from (0, 1)."""
+    """Draw n independent times from (0, 1) (arXiv:2006.11239, algorithm 1)."""
     return torch.rand(n, generator=generator, dtype=torch.float64)
 
 

@@ -48,7 +48,7 @@ class Degradation(ABC):
 
 @dataclass(frozen=True)
 class Pool(Degradation):
-    """Downsampling by average pooling over factor x factor pixels."""
+    """Downsampling by average pooling over factor x factor pixels (arXiv:2201.11793)."""
 
     factor: Annotated[int, Field(ge=2, le=64)] = 4
 
@@ -68,7 +68,7 @@ class Pool(Degradation):
 
 @dataclass(frozen=True)
 class Blur(Degradation):
-    """Gaussian blur with replicated edges; width is the std in pixels."""
+    """Gaussian blur with replicated edges (arXiv:2201.11793); width is the std in pixels."""
 
     width: Annotated[float, Field(gt=0, le=100)] = 2.0
 
@@ -95,7 +95,7 @@ def _blurring(size: int, width: float, like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Grey(Degradation):
-    """Luminance, for colorization."""
+    """Luminance, for colorization (arXiv:2201.11793)."""
 
     def __call__(self, x0: Tensor) -> Tensor:
         """Return the grey images: (B, 1, H, W)."""

@@ -42,7 +42,7 @@ def _eps(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
 
 
 def _x0(alpha: Coefficient, sigma: Coefficient, k: float) -> Row:
-    """The clean data."""
+    """The clean data (arXiv:2202.00512)."""
     return 1.0, 0.0
 
 

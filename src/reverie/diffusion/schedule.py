@@ -167,7 +167,7 @@ def _linear_betas(steps: int, beta_start: float, beta_end: float, scale: bool) -
 
 
 class Linear(Table):
-    """beta grows linearly from beta_start to beta_end, both given for 1,000 steps and scaled by 1000/steps.
+    """beta grows linearly from beta_start to beta_end, both given for 1,000 steps and scaled by 1000/steps (arXiv:2006.11239).
 
     With scale=False they are not scaled, and fewer steps leave more signal at t = 1.  arXiv:2006.11239, section 4.
     """
@@ -178,7 +178,7 @@ class Linear(Table):
 
 
 class Additive(Chain):
-    """Variance exploding by addition: x_i = x_(i-1) + sqrt(beta_i) eps, with beta linear as in `linear`.
+    """Variance exploding by addition (arXiv:2011.13456): x_i = x_(i-1) + sqrt(beta_i) eps, with beta linear as in `linear`.
 
     alpha = 1, sigma² = beta_1 + ... + beta_i at t = i/T.  A reverse step subtracts less than sqrt(beta) eps, because variances
     add up, not stds: x - (sigma_i - sigma_(i-1)) eps for DDIM, or x - beta_i / sigma_i eps and fresh noise for DDPM.

@@ -39,7 +39,7 @@ class View(ABC):
 
 
 class Identity(View):
-    """The identity."""
+    """The identity (arXiv:2311.17919)."""
 
     turn = 0.0
 
@@ -49,7 +49,7 @@ class Identity(View):
 
 
 class FlipHorizontal(View):
-    """Horizontal flip."""
+    """Horizontal flip (arXiv:2311.17919)."""
 
     def source(self, places: Tensor) -> Tensor:
         """Return the columns in reverse."""
@@ -57,7 +57,7 @@ class FlipHorizontal(View):
 
 
 class FlipVertical(View):
-    """Vertical flip."""
+    """Vertical flip (arXiv:2311.17919)."""
 
     def source(self, places: Tensor) -> Tensor:
         """Return the rows in reverse."""
@@ -75,25 +75,25 @@ class _Rotation(View):
 
 
 class Rotate90(_Rotation):
-    """Rotation by 90 degrees, counter-clockwise; for square images."""
+    """Rotation by 90 degrees, counter-clockwise (arXiv:2311.17919); for square images."""
 
     quarters, turn = 1, 90.0
 
 
 class Rotate180(_Rotation):
-    """Rotation by 180 degrees."""
+    """Rotation by 180 degrees (arXiv:2311.17919)."""
 
     quarters, turn = 2, 180.0
 
 
 class Rotate270(_Rotation):
-    """Rotation by 270 degrees, counter-clockwise; for square images."""
+    """Rotation by 270 degrees, counter-clockwise (arXiv:2311.17919); for square images."""
 
     quarters, turn = 3, 270.0
 
 
 class Negate(View):
-    """Every pixel negated: light becomes dark."""
+    """Every pixel negated (arXiv:2311.17919): light becomes dark."""
 
     sign = -1.0
 
@@ -104,7 +104,7 @@ class Negate(View):
 
 @dataclass(frozen=True)
 class Patches(View):
-    """count x count patches, shuffled by a seed."""
+    """count x count patches, shuffled by a seed (arXiv:2311.17919)."""
 
     count: Count = 4
     seed: Seed = 0
@@ -121,7 +121,7 @@ class Patches(View):
 
 @dataclass(frozen=True)
 class Pixels(View):
-    """All pixels shuffled by a seed."""
+    """All pixels shuffled by a seed (arXiv:2311.17919)."""
 
     seed: Seed = 0
 
@@ -132,7 +132,7 @@ class Pixels(View):
 
 @dataclass(frozen=True)
 class InnerCircle(View):
-    """The central disc rotated by an angle in degrees, counter-clockwise.
+    """The central disc rotated by an angle in degrees, counter-clockwise (arXiv:2311.17919).
 
     In each ring of one pixel width the pixels, sorted by angle, are shifted cyclically by the nearest number of positions: any
     angle is a permutation, and multiples of 90 degrees are exact for square images.
@@ -160,7 +160,7 @@ class InnerCircle(View):
 
 @dataclass(frozen=True)
 class Skew(View):
-    """Columns rolled down by `slope` pixels more from one to the next, 0 in the middle."""
+    """Columns rolled down by `slope` pixels more from one to the next, 0 in the middle (arXiv:2311.17919)."""
 
     slope: Annotated[float, Field(ge=-16, le=16)] = 1.0
 
@@ -173,7 +173,7 @@ class Skew(View):
 
 @dataclass(frozen=True)
 class Jigsaw(View):
-    """A jigsaw puzzle of count x count pieces, rearranged; for square images."""
+    """A jigsaw puzzle of count x count pieces, rearranged (arXiv:2311.17919); for square images."""
 
     count: Count = 4
     seed: Seed = 0

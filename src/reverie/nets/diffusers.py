@@ -35,7 +35,7 @@ def alpha_bars(schedule: str, start: float, end: float, steps: int) -> np.ndarra
 
 
 class DiffusersUNet(nn.Module):
-    """`UNet2DModel` of diffusers, conditioned on the time step, or on sigma for time_embedding_type=fourier.
+    """`UNet2DModel` of diffusers, conditioned on the time step, or on sigma for time_embedding_type=fourier (arXiv:2006.11239).
 
     It expects data of unit variance: train it with sigma_data 1.  Row 0 of the class embeddings is the null label.
     x: (B, C, H, W); level: (B,); cond: (B,) or None.  widths are its block_out_channels; the other options have its names.

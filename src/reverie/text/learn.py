@@ -35,7 +35,7 @@ def _chunks(texts: Iterable[str]) -> Iterator[str]:
 
 
 class Characters:
-    """One token per character of the training text."""
+    """One token per character of the training text (arXiv:1308.0850)."""
 
     def __call__(self, texts: Sequence[str]) -> Tokenizer:
         """Return the tokenizer of texts."""
@@ -43,7 +43,7 @@ class Characters:
 
 
 class Bytes:
-    """One token per byte of UTF-8."""
+    """One token per byte of UTF-8 (arXiv:2105.13626)."""
 
     def __call__(self, texts: Sequence[str]) -> Tokenizer:
         """Return the tokenizer, which does not depend on the texts."""
@@ -51,7 +51,7 @@ class Bytes:
 
 
 class CharacterBPE:
-    """Byte-pair encoding that starts from characters.  size: maximum size of the vocabulary."""
+    """Byte-pair encoding that starts from characters (arXiv:1508.07909).  size: maximum size of the vocabulary."""
 
     def __init__(self, size: int = 1024) -> None:
         self.size = _check_size(size, 2 + NIBBLES)
@@ -64,7 +64,7 @@ class CharacterBPE:
 
 
 class ByteBPE:
-    """Byte-pair encoding that starts from bytes.  size: maximum size of the vocabulary."""
+    """Byte-pair encoding that starts from bytes (Radford et al. 2019).  size: maximum size of the vocabulary."""
 
     def __init__(self, size: int = 1024) -> None:
         self.size = _check_size(size, 257)

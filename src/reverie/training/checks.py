@@ -63,7 +63,7 @@ def constant_data(p: Diagnosis) -> Finding | None:
 
 
 def signal_left(p: Diagnosis) -> Finding | None:
-    """Check that the noise schedule ends in noise."""
+    """Check that the noise schedule ends in noise (arXiv:2305.08891)."""
     schedule = p.network.schedule
     if schedule is None or (left := schedule.remaining_signal()) <= schedule.signal_limit:
         return None
@@ -178,7 +178,7 @@ def empty_previews(p: Diagnosis) -> Finding | None:
 
 
 def posterior_collapse(p: Diagnosis) -> Finding | None:
-    """Check for posterior collapse: latents without information about the data."""
+    """Check for posterior collapse (arXiv:1511.06349): latents without information about the data."""
     rows = [row for row in p.checked() if p.fraction_at(row) >= SETTLED and "kl" in row]
     if len(rows) < 2 or any(row["kl"] > NOTHING for row in rows[-2:]):
         return None
@@ -201,7 +201,7 @@ def poor_codec(p: Diagnosis) -> Finding | None:
 
 
 def lagging_average(p: Diagnosis) -> Finding | None:
-    """Check that the EMA weights are no worse than the raw weights."""
+    """Check that the EMA weights are no worse than the raw weights (arXiv:2312.02696)."""
     rows = [row for row in p.checked() if p.fraction_at(row) >= SETTLED and "raw_held_out" in row]
     if len(rows) < 2:
         return None
@@ -239,7 +239,7 @@ def overfitting(p: Diagnosis) -> Finding | None:
 
 
 def copies(p: Diagnosis) -> Finding | None:
-    """Check for memorization: samples that lie closer to training data than held-out data do.
+    """Check for memorization (arXiv:2212.03860): samples that lie closer to training data than held-out data do.
 
     Noisy previews are exempt: noise around the mean also lies close to training data that are far apart.
     """

@@ -54,7 +54,7 @@ class Falling(Grid):
 
 @dataclass(frozen=True)
 class Uniform(Falling):
-    """Evenly spaced in t; for a discrete chain of as many steps, its own times."""
+    """Evenly spaced in t (arXiv:2010.02502); for a discrete chain of as many steps, its own times."""
 
     def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
         """Return evenly spaced times."""
@@ -72,7 +72,7 @@ class Quadratic(Falling):
 
 @dataclass(frozen=True)
 class Trailing(Grid):
-    """Evenly spaced, with a last step as long as the others from the last time to 0: t = start (1 - k / steps), k < steps.
+    """Evenly spaced, t = start (1 - k / steps) for k < steps, so that the last step to 0 is as long (arXiv:2305.08891).
 
     arXiv:2305.08891, table 2.  last: where the last step begins instead, 0 for as long as the others; a model that gives
     data at once needs no short steps.
@@ -110,7 +110,7 @@ def _log_noise(schedule: Schedule, t: float) -> float:
 
 @dataclass(frozen=True)
 class LogSNR(Falling):
-    """Evenly spaced in the log-SNR.  A schedule that ends at alpha = 0 is entered at sigma / alpha = 100."""
+    """Evenly spaced in the log-SNR (arXiv:2206.00927).  A schedule with alpha = 0 at its end starts at sigma / alpha = 100."""
 
     def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
         """Return the times at evenly spaced log-SNR."""
@@ -176,7 +176,7 @@ class Refined(Falling):
 
 @dataclass(frozen=True)
 class Zigzag(Grid):
-    """Another grid, in which every `jump` steps are walked `repeats` times: down, up by fresh noise, and down again.
+    """Another grid that repeats every `jump` steps `repeats` times: down, up by fresh noise, down again (arXiv:2201.09865).
 
     It gives what is replaced on the way, as in inpainting, time to agree with the rest (RePaint, arXiv:2201.09865).
     """
@@ -197,7 +197,7 @@ class Zigzag(Grid):
 
 @dataclass(frozen=True)
 class Level(Grid):
-    """One time again and again, for Langevin dynamics at one noise level."""
+    """One constant time, for Langevin dynamics at one noise level (arXiv:1907.05600)."""
 
     t: float = 0.1
 

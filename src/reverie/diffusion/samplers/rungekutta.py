@@ -63,7 +63,7 @@ class Heun(Sampler):
 
 
 class RK45(Sampler):
-    """Dormand-Prince Runge-Kutta 4(5) with adaptive steps between the times of the grid.
+    """Dormand-Prince Runge-Kutta 4(5) with adaptive steps between the times of the grid (Dormand and Prince 1980).
 
     On the straight path y = x / (alpha + sigma), w = sigma / (alpha + sigma), dy/dw = eps - x0 is smooth up to alpha = 0 and
     the same for every schedule.  Each image has its own step sizes, so that it does not depend on its batch: a step is accepted

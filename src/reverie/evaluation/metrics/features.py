@@ -78,7 +78,7 @@ def of_pixels(shape: tuple[int, ...]) -> Features:
 
 
 def general(train: Dataset, held: Dataset, on_progress: OnProgress, seconds: float = math.inf) -> Features:
-    """EfficientNet-Lite0 with ImageNet weights: texture, shape and color."""
+    """EfficientNet-Lite0 with ImageNet weights (arXiv:1905.11946): texture, shape and color."""
     return of_general()
 
 
@@ -118,7 +118,7 @@ def dataset_classifier(
 
 
 def by_classifier(train: Dataset, held: Dataset, on_progress: OnProgress, seconds: float = math.inf) -> Features:
-    """The penultimate features of a LeNet-5 trained on the labels of the data."""
+    """The penultimate features of a LeNet-5 trained on the labels of the data (LeCun et al. 1998)."""
     net, facts = dataset_classifier(train, held, on_progress, seconds=seconds)
     return Features("classifier", lambda x: net(x)[0], facts, learned=True)
 
