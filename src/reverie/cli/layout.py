@@ -34,7 +34,7 @@ SAMPLING_PANELS: dict[str, tuple[str, ...]] = {
     "Text": ("temperature", "top_k", "top_p", "length", "beams"),
     "Task": ("mask", "known", "task", "degrade", "noise", "method", "strength", "begin", "end", "frames"),
     "Data": ("data", "data_dir", "features", "quick"),
-    "Output": ("n", "out", "overwrite"),
+    "Output": ("n", "out", "format", "measure", "licence", "overwrite"),
     "Advanced": ("adapter", "backend", "precision", "processes"),
 }  # fmt: skip
 COMMAND_PANELS: dict[str, tuple[str, ...]] = {
