@@ -33,7 +33,7 @@ class GaussianFamily(FittedFamily[GaussianSettings]):
     """One Gaussian per label."""
 
     name = "gaussian"
-    summary = "One Gaussian per label, by maximum likelihood; low rank plus diagonal noise for images. The simplest baseline."
+    summary = "One Gaussian per label, low-rank for images, by maximum likelihood (Bishop 2006, section 2.3); a baseline."
     settings = GaussianSettings
 
     def density(self, settings: GaussianSettings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:
@@ -57,7 +57,7 @@ class MixtureFamily(FittedFamily[MixtureSettings]):
     """A mixture of Gaussians per label."""
 
     name = "mixture"
-    summary = "A mixture of Gaussians per label, by EM from k-means++ starts; BIC selects the number of components."
+    summary = "A mixture of Gaussians per label, by EM from k-means++ starts (Dempster et al. 1977); with BIC."
     settings = MixtureSettings
     rounds = 10**6
 

@@ -223,7 +223,7 @@ class AR1Family(FittedFamily[AR1Settings]):
     """First-order autoregressive series, AR(1)."""
 
     name = "ar1"
-    summary = "A first-order autoregressive series, AR(1), by exact maximum likelihood, with stationary initial values."
+    summary = "AR(1), a stationary autoregressive series, by exact maximum likelihood (Box and Jenkins 1970)."
     kinds: ClassVar[tuple[Kind, ...]] = ("series",)
     settings = AR1Settings
 
@@ -237,7 +237,7 @@ class ARFamily(FittedFamily[ARSettings]):
 
     name = "ar"
     default_for: ClassVar[frozenset[Kind]] = frozenset({"series"})
-    summary = "A linear series in which each moment goes by the last few (vector autoregression), by least squares."
+    summary = "A vector autoregression of a given order, by least squares (Box and Jenkins 1970)."
     kinds: ClassVar[tuple[Kind, ...]] = ("series",)
     settings = ARSettings
 

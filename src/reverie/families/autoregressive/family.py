@@ -53,7 +53,7 @@ class FVSBNFamily(AutoregressiveFamily[FVSBNSettings]):
     """Fully visible sigmoid belief networks."""
 
     name = "fvsbn"
-    summary = "A fully visible sigmoid belief network: logistic regression of each pixel on all before it; exact likelihood."
+    summary = "A fully visible sigmoid belief network (Frey 1998): logistic regression of pixels on earlier ones; exact likelihood."
     settings = FVSBNSettings
     training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 100, "learning_rate": 1e-3}
 
@@ -139,7 +139,7 @@ class RNNFamily(SequenceFamily[RNNSettings]):
     """Recurrent networks."""
 
     name = "rnn"
-    summary = "A recurrent network over pixels or text; its gradients vanish over time, see `gallery gradients`."
+    summary = "A recurrent network over pixels or text (Elman 1990); its gradients vanish over time, see `gallery gradients`."
     settings = RNNSettings
     of_text: ClassVar[Mapping[str, Any]] = {"dim": 256}
     text_training: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 3e-3, "optimizer": "muon"}

@@ -41,7 +41,7 @@ class FlowFamily(PlannedFamily[FlowSettings]):
     """Normalising flows."""
 
     name = "flow"
-    summary = "A normalising flow: an invertible map of data to noise with an exact density."
+    summary = "A normalising flow (arXiv:1912.02762): an invertible map of data to noise with an exact density."
     can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
     likelihood: ClassVar[Likelihood] = "exact"
     settings = FlowSettings

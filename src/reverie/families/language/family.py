@@ -45,7 +45,7 @@ class BigramFamily(LanguageFamily):
     """Bigram tables."""
 
     name = "bigram"
-    summary = "A bigram table: how often each token follows each other one. The simplest baseline for text; exact likelihood."
+    summary = "A bigram table (Shannon 1948), the simplest baseline for text; exact likelihood."
     settings = BigramSettings
     learns_by_steps: ClassVar[bool] = False
 

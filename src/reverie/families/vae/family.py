@@ -119,7 +119,7 @@ class MHVAEFamily(HierarchyFamily[MHVAESettings]):
     """Markov chains of latents."""
 
     name = "mhvae"
-    summary = "A Markovian hierarchical VAE: each latent depends on its neighbour only; with encoder=linear it is diffusion."
+    summary = "A Markovian hierarchical VAE (arXiv:2208.11970): with encoder=linear it is diffusion."
     settings = MHVAESettings
 
 
@@ -132,7 +132,7 @@ class AutoencoderFamily(LatentFamily[AutoencoderSettings]):
     """Autoencoders."""
 
     name = "autoencoder"
-    summary = "An autoencoder (linear, dense or convolutional) with a Gaussian of its codes for sampling."
+    summary = "An autoencoder (linear, dense or convolutional) with a Gaussian of its codes (Hinton and Salakhutdinov 2006)."
     settings = AutoencoderSettings
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
