@@ -53,7 +53,9 @@ class FVSBNFamily(AutoregressiveFamily[FVSBNSettings]):
     """Fully visible sigmoid belief networks."""
 
     name = "fvsbn"
-    summary = "A fully visible sigmoid belief network (Frey 1998): logistic regression of pixels on earlier ones; exact likelihood."
+    summary = (
+        "A fully visible sigmoid belief network (Frey 1998): logistic regression of pixels on earlier ones; exact likelihood."
+    )
     settings = FVSBNSettings
     training_defaults: ClassVar[Mapping[str, Any]] = {"batch": 100, "learning_rate": 1e-3}
 
