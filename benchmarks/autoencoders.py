@@ -64,7 +64,7 @@ def row(data: str, family: str, seed: int, seconds: float, most: int, aside: Pat
     steps = max(1, round(seconds / seconds_a_step(data, aside / "timed", options)))
     begun = time.process_time()
     run = reverie.train(data, aside / f"{data}-{family}-{seed}", steps=steps, seed=seed, progress=False, **options)
-    taken = time.process_time() - begun
+    elapsed = time.process_time() - begun
     model, x = run.model, test_images(data, run, most)
     assert isinstance(model, Variational)
     weights = model.log_weights(x, None, image_seeds(0, len(x)), DRAWS)
@@ -73,7 +73,7 @@ def row(data: str, family: str, seed: int, seconds: float, most: int, aside: Pat
     unit, elbo = "nats" if data == MNIST else "bits/dim", -float(weights.mean()) / scale
     digits = 2 if data == MNIST else 3
     return (
-        f"| {data} | {family} | {seed} | {steps:,} | {taken:.0f} | {tight:.{digits}f} ± {error or 0:.{digits}f} {unit} of"
+        f"| {data} | {family} | {seed} | {steps:,} | {elapsed:.0f} | {tight:.{digits}f} ± {error or 0:.{digits}f} {unit} of"
         f" {len(x):,} | {elbo:.{digits}f} | {samples_a_second(run):,.0f} |"
     )
 

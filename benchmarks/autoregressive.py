@@ -48,7 +48,7 @@ def row(job: str, seed: int, seconds: float, goal: str, aside: Path) -> str:
     steps = max(1, round(seconds / seconds_a_step(data, aside / "timed", options)))
     begun = time.process_time()
     run = reverie.train(data, aside / f"run-{seed}", steps=steps, seed=seed, progress=False, overwrite=True, **options)
-    taken = time.process_time() - begun
+    elapsed = time.process_time() - begun
     x = test_images(data, run, 10_000)
     found = run.model.log_prob(x, None, image_seeds(0, len(x)))
     unit, scale, digits = ("nats", 1.0, 2) if data == MNIST else ("bits/dim", found.size * math.log(2), 3)
@@ -57,7 +57,7 @@ def row(job: str, seed: int, seconds: float, goal: str, aside: Path) -> str:
     run.sample(DRAWN)
     speed = DRAWN / (time.process_time() - begun)
     return (
-        f"| {data} | {family} | {seed} | {steps:,} | {taken:.0f} | {cost:.{digits}f} ± {error or 0:.{digits}f} {unit} of"
+        f"| {data} | {family} | {seed} | {steps:,} | {elapsed:.0f} | {cost:.{digits}f} ± {error or 0:.{digits}f} {unit} of"
         f" {len(x):,} | {speed:,.1f} |"
     )
 

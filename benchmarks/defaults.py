@@ -69,19 +69,21 @@ def main() -> None:
             return f"{format_choice((row.sampler, row.steps, row.grid))}, autoguidance {row.autoguidance:g}"
 
         for row in (rows[0], *sorted(rows, key=lambda row: row.distance)):
-            farther = f"{row.distance:.2f} (+ {row.distance - best.distance:.2f} ± {row.error:.2f})"
+            difference = f"{row.distance:.2f} (+ {row.distance - best.distance:.2f} ± {row.error:.2f})"
             if row is rows[0]:
                 cells = (
                     path.name,
                     name(row),
-                    farther,
+                    difference,
                     f"{best.distance:.2f}",
                     name(best),
                     f"{default.distance:.2f}",
                     f"{share:.1%}",
                 )
                 print(f"| {' | '.join(cells)} |", flush=True)
-            print(f"<!-- {name(row)}: {farther}; octaves {' '.join(f'{ratio:.2f}' for ratio in row.octaves)} -->", flush=True)
+            print(
+                f"<!-- {name(row)}: {difference}; octaves {' '.join(f'{ratio:.2f}' for ratio in row.octaves)} -->", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -24,12 +24,12 @@ def in_turn(*runs: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
     """Return the least seconds of each, run in turn after one warm-up round."""
     times: list[list[float]] = [[] for _ in runs]
     for k in range(rounds + 1):
-        for run, kept in zip(runs, times, strict=True):
+        for run, durations in zip(runs, times, strict=True):
             begun = time.perf_counter()
             run()
             if k:
-                kept.append(time.perf_counter() - begun)
-    return [min(kept) for kept in times]
+                durations.append(time.perf_counter() - begun)
+    return [min(durations) for durations in times]
 
 
 def tridiagonal(x: Tensor) -> Tensor:

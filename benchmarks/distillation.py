@@ -85,9 +85,9 @@ def consistency_tuning(teacher: NetDenoiser) -> Step:
         with torch.no_grad():
             target = student(line.mix(*schedule(s.clamp(min=1e-3))), s.clamp(min=1e-3), c).x0
             target = torch.where((nearer > 0.002)[:, None, None, None], target, x)
-        apart = (student(line.mix(*schedule(t)), t, c).x0 - target).square().flatten(1).sum(1)
+        squared_error = (student(line.mix(*schedule(t)), t, c).x0 - target).square().flatten(1).sum(1)
         weight = (1 / (ratio - nearer).clamp(min=0.02)).clamp(max=20).float()
-        return (((apart + 0.06**2).sqrt() - 0.06) * weight).mean() / 10
+        return (((squared_error + 0.06**2).sqrt() - 0.06) * weight).mean() / 10
 
     return step
 
@@ -106,9 +106,9 @@ def average_velocity(teacher: NetDenoiser) -> Step:
         with sdpa_kernel(SDPBackend.MATH):  # the other layers do not support forward mode
             found: tuple[Tensor, Tensor] = torch.func.jvp(average, (xt, t), (velocity, torch.ones_like(t)))[:2]
         u, along = found
-        apart = (u - (velocity - t.float()[:, None, None, None] * along).detach()).square().flatten(1).mean(1)
-        lost: Tensor = apart / (apart.detach() + 1e-3)
-        return lost.mean()
+        squared_error = (u - (velocity - t.float()[:, None, None, None] * along).detach()).square().flatten(1).mean(1)
+        value: Tensor = squared_error / (squared_error.detach() + 1e-3)
+        return value.mean()
 
     return step
 
@@ -213,7 +213,7 @@ def second_metric(x: Tensor, labels: Tensor) -> Callable[[Tensor], float]:
 
 
 @torch.no_grad()
-def drawn(net: NetDenoiser, model: Diffusion, times: tuple[float, ...], count: int) -> Tensor:
+def sample_student(net: NetDenoiser, model: Diffusion, times: tuple[float, ...], count: int) -> Tensor:
     """Return samples, all labels in turn, the noise of every evaluation but the first fresh: (count, 1, 28, 28) in [0, 1]."""
     parts = []
     for first in range(0, count, 250):
@@ -257,8 +257,8 @@ def distilled(run: Run, method: str, x: Tensor, labels: Tensor, seconds: float) 
             optimizer.param_groups[0]["lr"] = rate * min(1, i / 20 + 0.05) * (1 + math.cos(math.pi * done)) / 2
             optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", torch.bfloat16, enabled=low):
-            lost = step(student, x[index] * 2 - 1, labels[index], run.diffusion.conditioning_of(x[index]), done, random)
-        lost.backward()
+            value = step(student, x[index] * 2 - 1, labels[index], run.diffusion.conditioning_of(x[index]), done, random)
+        value.backward()
         nn.utils.clip_grad_norm_(both.parameters(), 1.0)
         for optimizer in optimizers:
             optimizer.step()
@@ -300,7 +300,7 @@ def main() -> None:
     for method in METHODS:
         if args.only in method:
             student, steps = distilled(run, method, x, labels, args.cpu_seconds)
-            images = [drawn(student, run.diffusion, times, args.count) for times in GRIDS.values()]
+            images = [sample_student(student, run.diffusion, times, args.count) for times in GRIDS.values()]
             figures = [f"{metric(one):.1f}" for metric in (first, second) for one in images]
             print(f"| {method} | {steps} | {' | '.join(figures)} |", flush=True)
 

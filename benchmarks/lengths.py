@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.steps import drawn, metric_for
+from benchmarks.steps import sample_all_labels, metric_for
 from reverie.api import load, train
 from reverie.training.learner import Average, M
 
@@ -58,7 +58,7 @@ def main() -> None:
         found = []
         for sampler, steps in SAMPLINGS:
             with torch.no_grad():
-                x, _ = drawn(run, args.n, 0, sampler=sampler, steps=steps, autoguidance=1.0)
+                x, _ = sample_all_labels(run, args.n, 0, sampler=sampler, steps=steps, autoguidance=1.0)
             found.append(f"{metric(x)[0]:.2f}")
         print(f"| {share:.0%} | {' | '.join(found)} |", flush=True)
 

@@ -32,11 +32,11 @@ def side_by_side(what: str, ours: Callable[[], object], peer: Callable[[], objec
     """Run both in turn after one warm-up each and compare the medians."""
     times: tuple[list[float], list[float]] = ([], [])
     for k in range(rounds + 1):
-        for run, kept in zip((ours, peer), times, strict=True):
+        for run, durations in zip((ours, peer), times, strict=True):
             begun = time.perf_counter()
             run()
             if k:
-                kept.append(time.perf_counter() - begun)
+                durations.append(time.perf_counter() - begun)
     row = Row(what, statistics.median(times[0]), statistics.median(times[1]), note)
     print(f"{row.what:<58} {row.ours * 1e3:9.2f} ms {row.peer * 1e3:9.2f} ms   x{row.ratio:.2f}", flush=True)
     return row
@@ -56,7 +56,7 @@ def machine() -> str:
 
 
 def write_rows(rows: list[Row], path: Path) -> None:
-    """Write the table at the head of a page; its sections are kept."""
+    """Write the table at the head of a page; its sections are durations."""
     there = path.read_text() if path.exists() else ""
     head = [
         "# Benchmarks",

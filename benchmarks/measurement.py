@@ -12,7 +12,7 @@ import torch
 
 import reverie
 from benchmarks.measure import Row, side_by_side
-from benchmarks.transport import alone, clouds
+from benchmarks.transport import in_child_process, clouds
 from reverie.base.distances import nearest
 from reverie.evaluation.metrics.kid import kid
 
@@ -62,7 +62,7 @@ def measure_rows() -> list[Row]:
 
 def measurement(minutes: float = 1.0) -> list[str]:
     """Measure large problems, each in its own process, and an evaluation of the digits model."""
-    apart, near = alone(KID), alone(NEAREST)
+    kid_result, nearest_result = in_child_process(KID), in_child_process(NEAREST)
     with tempfile.TemporaryDirectory() as place:
         run = reverie.train("digits", Path(place) / "run", minutes=minutes)
         command = [sys.executable, "-m", "reverie", "evaluate", str(run.path), "--quick", "--quiet", "--out", f"{place}/r.html"]
@@ -76,10 +76,10 @@ def measurement(minutes: float = 1.0) -> list[str]:
         "",
         "| what | time | peak memory | result |",
         "|---|---|---|---|",
-        f"| KID with its error, 50,000 x 50,000 features of 64 numbers | {apart['seconds']:.0f} s |"
-        f" {apart['gigabytes']:.2f} GB | {apart['value']:.1e} ± {apart['error']:.1e} |",
+        f"| KID with its error, 50,000 x 50,000 features of 64 numbers | {kid_result['seconds']:.0f} s |"
+        f" {kid_result['gigabytes']:.2f} GB | {kid_result['value']:.1e} ± {kid_result['error']:.1e} |",
         f"| nearest of 60,000 images of 784 pixels for 2,000 samples, and the nearest neighbour of each found image |"
-        f" {near['seconds']:.1f} s | {near['gigabytes']:.2f} GB | {near['copies']:.0%} copies |",
+        f" {nearest_result['seconds']:.1f} s | {nearest_result['gigabytes']:.2f} GB | {nearest_result['copies']:.0%} copies |",
         *(
             f"| `reverie evaluate RUN --quick --out report.html`, digits, {'classifier cached' if cached else 'first time'} |"
             f" {seconds:.0f} s | | |"

@@ -118,7 +118,7 @@ def whole(source: str, seconds: float) -> dict[str, float]:
         return {"steps": 20, "set": run.config.data.count, "peak_megabytes": peak()}
 
 
-def apart(what: str, source: str, seconds: float) -> dict[str, float]:
+def in_child_process(what: str, source: str, seconds: float) -> dict[str, float]:
     """Measure in a child process."""
     words = [sys.executable, "-m", "benchmarks.shards", "--measure", what, "--source", source, "--cpu-seconds", str(seconds)]
     done = subprocess.run(words, capture_output=True, text=True, check=True)
@@ -149,12 +149,12 @@ def shards(seconds: float, folder: Path) -> dict[str, Any]:
             found[f"packing {kind}"] = {"images_a_cpu_second": made.count / (time.process_time() - begun), "images": made.count,
                                         "bytes_an_image": made.size / made.count}  # fmt: skip
             repeat(place / "shards", place / "million")
-        found[f"loading {kind} from a disk"] = apart("loading", str(place / "million"), seconds)
+        found[f"loading {kind} from a disk"] = in_child_process("loading", str(place / "million"), seconds)
         for address in serve(place):
-            found[f"loading {kind} from a server"] = apart("loading", f"{address}/million", seconds)
-    found["training from memory"] = apart("training", str(folder / "png" / "shards"), seconds)
-    found["training from a million in shards"] = apart("training", str(folder / "png" / "million"), seconds)
-    found["a whole training of 20 steps"] = apart("whole", str(folder / "png" / "million"), seconds)
+            found[f"loading {kind} from a server"] = in_child_process("loading", f"{address}/million", seconds)
+    found["training from memory"] = in_child_process("training", str(folder / "png" / "shards"), seconds)
+    found["training from a million in shards"] = in_child_process("training", str(folder / "png" / "million"), seconds)
+    found["a whole training of 20 steps"] = in_child_process("whole", str(folder / "png" / "million"), seconds)
     return found
 
 

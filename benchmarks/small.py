@@ -81,15 +81,15 @@ class Bench:
         path = self.place / "runs" / name
         run = reverie.load(path) if path.exists() else reverie.train(str(split.folder), path, steps=steps, **options)
         test = as_known(split.test, run)
-        lost = torch.cat([noised_losses(run.diffusion, test, seed)[1] for seed in range(LOSS_SEEDS)])
+        losses = torch.cat([noised_losses(run.diffusion, test, seed)[1] for seed in range(LOSS_SEEDS)])
         samples, train = samples_tensor(run.sample(self.count).x), some(split.train)
         features = choose_features("general", split.train, split.test)
-        drawn, seen, unseen = (features.of(x) for x in (samples, train[: self.count], some(split.test, self.count)))
+        sampled, seen, unseen = (features.of(x) for x in (samples, train[: self.count], some(split.test, self.count)))
         unit = float(unseen.square().mean().sqrt())  # as in evaluate: KID does not depend on the scale of features
-        ours, real = (kid(x / unit, unseen / unit) for x in (drawn, seen))
+        ours, real = (kid(x / unit, unseen / unit) for x in (sampled, seen))
         found = neighbours(samples, lambda: train.split(512), lambda index: train[index])
         print(
-            f"| {name}, {steps:,} steps | {len(split.train):,} | {lost.mean():.4f} ± {lost.std() / len(lost) ** 0.5:.4f}",
+            f"| {name}, {steps:,} steps | {len(split.train):,} | {losses.mean():.4f} ± {losses.std() / len(losses) ** 0.5:.4f}",
             f"{ours.value:.3f} ± {ours.standard_error:.3f}",
             f"{real.value:.3f} ± {real.standard_error:.3f}",
             f"{found.share:.1%} ± {found.standard_error:.1%} |", sep=" | ", flush=True,

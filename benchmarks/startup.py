@@ -33,8 +33,8 @@ def startup() -> Row:
         run = reverie.train("digits8", Path(folder) / "run", steps=1, network="unet-tiny").path
         for k in range(ROUNDS + 1):  # the first is a warm-up
             times = processor_seconds(*(word.format(run=run) for word in SAMPLE)), processor_seconds("-c", "import torch")
-            for kept, taken in zip((ours, peer), times, strict=True):
-                kept.extend([taken] * (k > 0))
+            for durations, elapsed in zip((ours, peer), times, strict=True):
+                durations.extend([elapsed] * (k > 0))
     note = "python -c 'import torch'; processor time of one process each"
     row = Row("start-up: reverie sample RUN -n 1 --steps 1", statistics.median(ours), statistics.median(peer), note)
     print(f"{row.what:<58} {row.ours * 1e3:9.2f} ms {row.peer * 1e3:9.2f} ms   x{row.ratio:.2f}", flush=True)

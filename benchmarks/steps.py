@@ -1,7 +1,7 @@
 """Few steps: sources of error of deterministic samplers, cheap corrections, and quality and time of defaults.
 
 `REVERIE_DATA=DIR python -m benchmarks.steps why RUN` replaces the network by the optimal denoiser of the training data over
-parts of the noise levels; `mends RUN` makes one change at a time at ten evaluations; `settings RUN` compares samplers,
+parts of the noise levels; `corrections RUN` makes one change at a time at ten evaluations; `settings RUN` compares samplers,
 grids and steps; `student RUN` measures a distilled run in 1, 2 and 4 evaluations; `recipes FOLDER --steps 2000` trains MNIST
 with one change each time; `points FOLDER --steps 10000 -n 5000` compares samplers on points.  Each prints a table;
 times are processor time of one thread.  Distances are Fréchet distances of LeNet features on MNIST, of the features that
@@ -116,7 +116,7 @@ def mnist_metric() -> SampleMetric:
     return SampleMetric(lambda images: to(features_and_classes(net, images)[0]), float(detail(x[:2048]).mean()))
 
 
-def drawn(run: Run, count: int, seed: int, steer: Steer | None = None, **options: Any) -> tuple[Tensor, float]:
+def sample_all_labels(run: Run, count: int, seed: int, steer: Steer | None = None, **options: Any) -> tuple[Tensor, float]:
     """Return samples with all labels in turn, (count, C, H, W) in [0, 1], and the processor milliseconds of each."""
     label = "all" if run.config.data.labels else None
     begun, parts = time.process_time(), []
@@ -141,7 +141,7 @@ def why(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
     best = oracle(run)
 
     def spliced(low: float, high: float) -> Steer:
-        # the steered denoiser is `Given` its labels, so its replacement needs them as well
+        # the steered denoiser is a `WithCondition` of its labels, so its replacement needs them as well
         return lambda inner: Spliced(_Same(best, inner), inner, low, high)
 
     yield "ddim, 20 steps", None, plain
@@ -154,7 +154,7 @@ def why(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
 
 
 class _Same(Denoiser):
-    """Another denoiser under the condition that a `Given` one has."""
+    """Another denoiser under the condition that a `WithCondition` has."""
 
     def __init__(self, other: Denoiser, given: Denoiser) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ class _Same(Denoiser):
         return self.other(x, t, self.cond if cond is None else cond)
 
 
-def mends(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
+def corrections(run: Run) -> Iterator[tuple[str, Steer | None, Mapping[str, Any]]]:
     """Yield the cases: corrections without training, one at a time, in ten steps."""
     plain = {"sampler": "dpm++2m", "steps": 10, "autoguidance": 1.0}
     yield "dpm++2m, 10 steps", None, plain
@@ -223,7 +223,7 @@ def recipes(place: Path, steps: int, count: int, only: str) -> None:
         metric, found = metric_for(str(path)), []
         for sampler, evaluations in SAMPLINGS:
             with torch.no_grad():
-                x, _ = drawn(run, count, 0, sampler=sampler, steps=evaluations, autoguidance=1.0)
+                x, _ = sample_all_labels(run, count, 0, sampler=sampler, steps=evaluations, autoguidance=1.0)
             found.append(f"{metric(x)[0]:.2f}")
         print(f"| {name} | " + " | ".join(found) + " |", flush=True)
 
@@ -258,7 +258,7 @@ def points(place: Path, steps: int, count: int, seeds: Sequence[int]) -> None:
     print("\n".join(f"| {name} | {' | '.join(values)} |" for name, values in rows.items()), flush=True)
 
 
-CASES = {"why": why, "mends": mends, "settings": settings, "student": student}
+CASES = {"why": why, "corrections": corrections, "settings": settings, "student": student}
 
 
 def main() -> None:
@@ -286,7 +286,7 @@ def main() -> None:
                 continue
             rows, options = [], {key: value for key, value in options.items() if key != "autoguidance" or not args.autoguidance}
             for seed in args.seeds:
-                x, cost = drawn(run, args.n, seed, steer, **options)
+                x, cost = sample_all_labels(run, args.n, seed, steer, **options)
                 rows.append((*metric(x), cost))
             mean = torch.tensor(rows).mean(0).tolist()
             distances = " / ".join(f"{row[0]:.2f}" for row in rows)

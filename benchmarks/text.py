@@ -68,20 +68,20 @@ def row(family: str, seed: int, seconds: float, text: Path, aside: Path, options
     run = reverie.train(
         text, aside / f"{name}-{seed}", family=family, seed=seed, progress=False, overwrite=True, **length, **options
     )
-    taken = time.process_time() - begun
+    elapsed = time.process_time() - begun
     held = find_data(run, 1)[1]
     assert isinstance(held.x, TextWindows)
     cost = language_model(run).cost(held.x.texts())
     steps = int(run.metrics()[-1]["i"])
     tokens = steps * run.config.training.batch * run.config.data.shape[0] * cost.tokens / cost.characters
-    share = f"{operations(run) * tokens / taken / sgemm():.0%}" if name != "bigram" else ""
+    share = f"{operations(run) * tokens / elapsed / sgemm():.0%}" if name != "bigram" else ""
     begun = time.process_time()
     for _ in run.written(length=WRITTEN):
         pass
     speed = WRITTEN / (time.process_time() - begun)
     numbers = run.model.facts()["parameters"]
     return (
-        f"| {family} | {options.get('tokenizer', 'characters')} | {seed} | {numbers:,} | {steps:,} | {taken:.0f} |"
+        f"| {family} | {options.get('tokenizer', 'characters')} | {seed} | {numbers:,} | {steps:,} | {elapsed:.0f} |"
         f" {cost.bits:.3f} ± {cost.error:.3f} | {cost.bits_per_byte:.3f} | {share} | {speed:,.0f} |"
     )
 
