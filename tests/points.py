@@ -12,8 +12,8 @@ def generator(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def cloud(n: int, d: int, seed: int, spread: float = 1.0, shift: float = 0.0) -> Tensor:
-    return torch.randn(n, d, dtype=torch.float64, generator=generator(seed)) * spread + shift
+def cloud(n: int, d: int, seed: int, std: float = 1.0, shift: float = 0.0) -> Tensor:
+    return torch.randn(n, d, dtype=torch.float64, generator=generator(seed)) * std + shift
 
 
 def weights(n: int, seed: int) -> Tensor:

@@ -34,9 +34,9 @@ REFUSED = {
 
 @pytest.mark.parametrize("kind", list(REFUSED))
 def test_limits_are_checked_quickly(kind: str) -> None:
-    read, text, said = REFUSED[kind]
+    read, text, message = REFUSED[kind]
     began = time.process_time()
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         read(text)
     assert time.process_time() - began < 3
 

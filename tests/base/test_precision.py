@@ -31,8 +31,8 @@ def test_default_depends_on_size_and_processor(
 
 def test_processor_flags_match() -> None:
     """The flags of /proc/cpuinfo, if available."""
-    told = Path("/proc/cpuinfo")
-    if not told.exists() or "flags" not in (text := told.read_text()):
+    cpuinfo = Path("/proc/cpuinfo")
+    if not cpuinfo.exists() or "flags" not in (text := cpuinfo.read_text()):
         pytest.skip("the system does not list the processor's features")
     flags = set(next(line for line in text.splitlines() if line.startswith("flags")).split())
     assert has_fast_bf16(CPU) == bool(flags & {"avx512_bf16", "amx_tile"})
@@ -63,8 +63,8 @@ def test_training_and_sampling_record_their_precision(tmp_path: Path, monkeypatc
     network = "unet:widths=[8,16]"
     run = reverie.train(images, tmp_path / "quick", steps=2, network=network, progress=False)
     assert run.config.training.precision == "bf16"
-    asked = reverie.train(images, tmp_path / "full", steps=2, network=network, precision="fp32", progress=False)
-    assert asked.config.training.precision == "fp32"
+    requested = reverie.train(images, tmp_path / "full", steps=2, network=network, precision="fp32", progress=False)
+    assert requested.config.training.precision == "fp32"
     usual, low, full = (run.sample(2, steps=4, precision=p).x for p in (None, "bf16", "fp32"))
     assert (usual == low).all() and 0 < abs(usual - full).max() < 0.1
     steered = run.sample(2, steps=4, steer=lambda denoiser: denoiser, sampler="dpm++sde").x

@@ -64,9 +64,9 @@ DAMAGES = {
 def test_damaged_files_are_refused_with_advice(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "x.safetensors"
     write_tensors(path, WEIGHTS, '{"steps": 3}')
-    harm, said = DAMAGES[kind]
+    harm, message = DAMAGES[kind]
     harm(path)
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         read(path, advice="; do this")
     assert str(caught.value).endswith("; do this") and "\n" not in str(caught.value)
 

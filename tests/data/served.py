@@ -25,7 +25,7 @@ class Server(ThreadingHTTPServer):
         self.failing: Counter[str] = Counter()
         self.stalled: set[str] = set()
         self.cut: Counter[str] = Counter()
-        self.asked: Counter[str] = Counter()
+        self.requests: Counter[str] = Counter()
         self.lock = threading.Lock()
 
     @property
@@ -51,18 +51,18 @@ class Handler(BaseHTTPRequestHandler):
 
     def answer(self, head: bool) -> None:
         parts = urlsplit(self.path)
-        name, asked = unquote(parts.path).strip("/"), parse_qs(parts.query)
+        name, query = unquote(parts.path).strip("/"), parse_qs(parts.query)
         last = name.rpartition("/")[2]
         with self.server.lock:
-            self.server.asked[last] += 1
+            self.server.requests[last] += 1
             fails = self.server.failing[last] > 0
             self.server.failing[last] -= fails
             cut = not head and self.server.cut[last] > 0
             self.server.cut[last] -= cut
         if fails:
             return self.send(503, b"busy", head=head)
-        if "list-type" in asked:
-            return self.listing(name, asked)
+        if "list-type" in query:
+            return self.listing(name, query)
         path = self.server.root / name
         if not path.is_file():
             return self.send(404, b"not there", head=head)
@@ -78,8 +78,8 @@ class Handler(BaseHTTPRequestHandler):
             return None
         return self.send(code, content, more, head=head, only=len(content) // 2 if cut else None)
 
-    def listing(self, bucket: str, asked: dict[str, list[str]]) -> None:
-        prefix = asked.get("prefix", [""])[0]
+    def listing(self, bucket: str, query: dict[str, list[str]]) -> None:
+        prefix = query.get("prefix", [""])[0]
         root = self.server.root / bucket
         rows = []
         for path in sorted(root.rglob("*")):

@@ -32,8 +32,8 @@ SHAPES = [(1, 8, 8), (3, 16, 12), (4, 9, 20)]
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16,stem=1"
 
 
-def augment_of(wished: str, shape: tuple[int, ...]) -> Augment:
-    made = build_augment(parse_augmentations(wished), shape)
+def augment_of(spec: str, shape: tuple[int, ...]) -> Augment:
+    made = build_augment(parse_augmentations(spec), shape)
     assert made is not None
     return made
 
@@ -52,9 +52,9 @@ def smooth(n: int, shape: tuple[int, ...]) -> Tensor:
 def test_zero_vectors_change_nothing(name: str, shape: tuple[int, ...]) -> None:
     augment, x = augment_of(name, shape), torch.rand(40, *shape, generator=torch.Generator().manual_seed(0))
     vector = augment.draw(40, 1)
-    changed, told = augment(x, 1)
+    changed, entries = augment(x, 1)
     still = ~vector.any(1)
-    assert told is not None and torch.equal(told, vector) and 3 <= still.sum() < 40
+    assert entries is not None and torch.equal(entries, vector) and 3 <= still.sum() < 40
     assert torch.equal(changed[still], x[still])
     assert not any(torch.equal(a, b) for a, b in zip(changed[~still], x[~still], strict=True))
     assert torch.equal(augment.apply(x, torch.zeros_like(vector)), x)
@@ -62,8 +62,8 @@ def test_zero_vectors_change_nothing(name: str, shape: tuple[int, ...]) -> None:
 
 @given(seed=st.integers(0, 2**31 - 1), names=st.sets(st.sampled_from(list(AUGMENTATIONS)), min_size=1))
 def test_images_depend_on_vector_and_vectors_on_seed(seed: int, names: set[str]) -> None:
-    wished, shape = ",".join(names), (3, 8, 12)
-    augment = augment_of(wished, shape)
+    spec, shape = ",".join(names), (3, 8, 12)
+    augment = augment_of(spec, shape)
     x = torch.rand(12, 3, 8, 12, generator=torch.Generator().manual_seed(seed))
     vector = augment.draw(12, seed)
     assert torch.equal(vector, augment.draw(12, seed)) and vector.shape == (
@@ -80,9 +80,9 @@ def test_probabilities_and_limits() -> None:
         used = vector.any(1).double().mean()
         assert abs(float(used) - 0.3) < 0.015 and 0.95 * limit < float(vector.abs().max()) <= limit + 1e-5
     usual = augment_of("flip:conditioned=no,shift,rotate,zoom,colour", (3, 32, 32))
-    told = usual.draw(20_000, 0)[:, usual.conditioned]
+    entries = usual.draw(20_000, 0)[:, usual.conditioned]
     assert (
-        abs(float((~told.any(1)).double().mean()) - 0.88**4) < 0.02
+        abs(float((~entries.any(1)).double().mean()) - 0.88**4) < 0.02
     )  # zero vectors, which sampling uses, are common in training
 
 
@@ -177,10 +177,10 @@ def test_conditioned_networks_have_a_linear_map_without_bias(name: str) -> None:
     for parameter in net.parameters():
         torch.nn.init.normal_(parameter, std=0.2)
     denoise = NetDenoiser(net, Rectified())
-    x, t, told = torch.randn(4, 1, 8, 8), torch.full((4,), 0.5, dtype=torch.float64), torch.randn(4, 3)
+    x, t, entries = torch.randn(4, 1, 8, 8), torch.full((4,), 0.5, dtype=torch.float64), torch.randn(4, 3)
     plain = denoise(x, t)
     torch.testing.assert_close(WithConditioning(denoise, torch.zeros(4, 3))(x, t).x0, plain.x0)
-    assert not torch.allclose(WithConditioning(denoise, told)(x, t).x0, plain.x0, atol=1e-3)
+    assert not torch.allclose(WithConditioning(denoise, entries)(x, t).x0, plain.x0, atol=1e-3)
     assert "told.weight" in net.state_dict() and "told.bias" not in net.state_dict()
 
 
@@ -241,18 +241,20 @@ def test_every_kind_of_image_can_be_augmented(command, tmp_path: Path, mode: str
     code, _, err = command(*words, "--augment", "flip,shift,zoom,rotate,colour")
     assert code == 0 and "augment: flip, shift, rotate, zoom, colour (conditioned)" in err
     config = read_config(tmp_path / "run")
-    told = config.family.network["cond_dim"]
-    assert told == (7 if mode == "L" else 9) and len(config.family.augment) == 5
+    cond_dim = config.family.network["cond_dim"]
+    assert cond_dim == (7 if mode == "L" else 9) and len(config.family.augment) == 5
     assert reverie.load(tmp_path / "run").sample(2, steps=2).x.shape[:3] == (2, *size)
 
 
 def test_unconditioned_flips_and_none(tmp_path: Path) -> None:
-    run = api.prepare("digits8", tmp_path / "untold", steps=1, network=TINY, augment="flip:conditioned=no", clusters=0).run
+    run = api.prepare(
+        "digits8", tmp_path / "unconditioned", steps=1, network=TINY, augment="flip:conditioned=no", clusters=0
+    ).run
     assert run.config.family.network["cond_dim"] == 0 and run.model.augment is not None
     x = torch.rand(64, 1, 8, 8)
-    changed, told = run.model.augment(x, 0)
+    changed, entries = run.model.augment(x, 0)
     mirrored = [torch.equal(a, b.flip(-1)) for a, b in zip(changed, x, strict=True)]
-    assert told is None and 16 < sum(mirrored) < 48
+    assert entries is None and 16 < sum(mirrored) < 48
     run = api.prepare("digits8", tmp_path / "none", steps=10**4, network=TINY, augment="none", clusters=0).run
     assert run.config.family.augment == () and run.model.augment is None and run.config.family.network["cond_dim"] == 0
 
@@ -311,6 +313,6 @@ def test_conditioned_changes_do_not_leak(tmp_path: Path, monkeypatch: pytest.Mon
         drawn = run.sample(200).x.sum(1)
         return float((drawn.argmax(1) != 4).mean())
 
-    assert off_place("told") < 0.05
+    assert off_place("conditioned") < 0.05
     monkeypatch.setattr("reverie.data.augment.Shift.conditioned", False)
-    assert off_place("untold") > 0.25
+    assert off_place("unconditioned") > 0.25

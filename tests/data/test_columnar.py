@@ -31,12 +31,12 @@ used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + 2**32, used + 2**32))
 for path in sys.argv[1:]:
     forget()
-    before, begun, said = peak(), time.process_time(), ""
+    before, begun, message = peak(), time.process_time(), ""
     try:
         load_data(path)
     except UserError as error:
-        said = str(error)
-    print(json.dumps([path, said, (peak() - before) / 2**20, time.process_time() - begun]), flush=True)
+        message = str(error)
+    print(json.dumps([path, message, (peak() - before) / 2**20, time.process_time() - begun]), flush=True)
 """
 
 
@@ -130,10 +130,10 @@ def read(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[str, float
 
 @pytest.mark.parametrize("name", FILES)
 def test_hostile_files_need_little_memory_and_time(name: str, read: dict[str, tuple[str, float, float]]) -> None:
-    said, memory, seconds = read[name]
+    message, memory, seconds = read[name]
     assert memory < (MEBIBYTES if name in READ else REFUSING) and seconds < SECONDS, read[name]
-    assert bool(said) != (name in READ) and "\n" not in said, said
-    assert "0." + name.rpartition(".")[2] in said or not said
+    assert bool(message) != (name in READ) and "\n" not in message, message
+    assert "0." + name.rpartition(".")[2] in message or not message
 
 
 def test_modified_arrow_streams_never_crash(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_modified_arrow_streams_never_crash(tmp_path: Path) -> None:
     assert out.returncode == 0, (len(out.stdout.splitlines()), out.stderr[-2000:])
     rows = [json.loads(line) for line in out.stdout.splitlines()]
     assert max(memory for _, _, memory, _ in rows) < MEBIBYTES
-    assert sum("cannot be read as arrow" in said for _, said, _, _ in rows) > len(rows) / 4
+    assert sum("cannot be read as arrow" in message for _, message, _, _ in rows) > len(rows) / 4
 
 
 @pytest.mark.parametrize("kind", ["parquet", "arrow"])
@@ -164,8 +164,8 @@ def test_labels_and_captions_of_every_type_are_read(kind: str, tmp_path: Path) -
         folder.mkdir()
         table = arrow.table({"image": [png(k) for k in range(4)], "label": labels, "captions": captions})
         (folder / f"0.{kind}").write_bytes(stream(table) if kind == "arrow" else packed(table))
-        told = load_data(folder, labels="captions")
-        assert told.conditions is not None and list(told.conditions.captions) == ["one", "", "", "three"]
+        captioned = load_data(folder, labels="captions")
+        assert captioned.conditions is not None and list(captioned.conditions.captions) == ["one", "", "", "three"]
         assert load_data(folder, labels="cls").label_names == ("p", "q")
 
 

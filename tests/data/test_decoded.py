@@ -50,10 +50,10 @@ def decodings(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
 
 def same(a: Dataset, b: Dataset) -> bool:
     assert isinstance(a.x, torch.Tensor) and isinstance(b.x, torch.Tensor)
-    told = [[note for note in data.notes if SWITCH not in note] for data in (a, b)]
+    notes = [[note for note in data.notes if SWITCH not in note] for data in (a, b)]
     return (
         torch.equal(a.x, b.x) and a.fingerprint() == b.fingerprint() and a.label_names == b.label_names
-        and told[0] == told[1] and a.report == b.report
+        and notes[0] == notes[1] and a.report == b.report
     )  # fmt: skip
 
 

@@ -431,7 +431,7 @@ JSONL = "\n".join(map(json.dumps, ROWS)).encode()
 
 
 @pytest.mark.parametrize(
-    ("how", "content", "names", "labels", "said"),
+    ("how", "content", "names", "labels", "origin"),
     [
         ("auto", BY_FOLDER, ("2", "10", "a/b"), [1] * 3 + [0] * 6 + [2] * 3, "the folders"),
         ("folder", BY_FOLDER, ("2", "10", "a/b"), [1] * 3 + [0] * 6 + [2] * 3, "the folders"),
@@ -467,14 +467,14 @@ def test_labels(
     content: dict[str, bytes],
     names: tuple[str, ...],
     labels: list[int] | None,
-    said: str,
+    origin: str,
     as_zip: bool,
 ) -> None:
     root = zipped(tmp_path / "set.zip", content) if as_zip else write(tmp_path / "set", content)
     data = load_data(str(root), labels=how)
     assert data.label_names == names and (None if data.labels is None else data.labels.tolist()) == labels
     assert data.report["classes"] == dict(zip(names, data.label_counts(), strict=True))
-    assert not said or f"{len(names)} classes from {said}" in data.notes
+    assert not origin or f"{len(names)} classes from {origin}" in data.notes
 
 
 def test_tiny_classes_are_noted(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ def test_channel_axes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("x", "said"),
+    ("x", "message"),
     [
         (pixels(9, 3, 8, 3), "second or last"),
         (pixels(8, 8, 3), "one image"),
@@ -76,8 +76,8 @@ def test_channel_axes() -> None:
         ([(pixels(8, 8), 1), pixels(8, 8)], "only some members"),
     ],
 )
-def test_ambiguous_data_are_refused(x: Any, said: str) -> None:
-    with pytest.raises(UserError, match=said) as refused:
+def test_ambiguous_data_are_refused(x: Any, message: str) -> None:
+    with pytest.raises(UserError, match=message) as refused:
         load_data(x)
     assert "\n" not in str(refused.value) and len(str(refused.value)) < 320
 

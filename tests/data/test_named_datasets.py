@@ -48,7 +48,7 @@ class Server:
     ranges: bool = True
     cut: int | None = None
     pause: float = 0.0
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
 
 @pytest.fixture
@@ -58,13 +58,13 @@ def server() -> Iterator[Server]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             content = state.files.get(self.path.rpartition("/")[2])
-            state.asked.append(self.headers.get("Range", ""))
+            state.requests.append(self.headers.get("Range", ""))
             if content is None:
                 return self.send_error(404)
             start = 0
-            asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
-            if asked and state.ranges:
-                start = int(asked[1])
+            requested = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+            if requested and state.ranges:
+                start = int(requested[1])
                 if start >= len(content):
                     return self.send_error(416)
                 self.send_response(206)
@@ -93,14 +93,14 @@ def server() -> Iterator[Server]:
 
 
 def test_files_are_downloaded_once_with_progress(server: Server, tmp_path: Path) -> None:
-    told: list[tuple[str, int, int]] = []
-    options = ReadingOptions(on_progress=lambda *news: told.append(news))
+    reports: list[tuple[str, int, int]] = []
+    options = ReadingOptions(on_progress=lambda *news: reports.append(news))
     path = fetch(REMOTE, [server.address], tmp_path / "a", options)
     assert path.read_bytes() == CONTENT and [p.name for p in path.parent.iterdir()] == ["file.gz"]
-    assert told[-1] == ("downloading file.gz", len(CONTENT), len(CONTENT)) and [n for _, n, _ in told] == sorted(
-        n for _, n, _ in told
+    assert reports[-1] == ("downloading file.gz", len(CONTENT), len(CONTENT)) and [n for _, n, _ in reports] == sorted(
+        n for _, n, _ in reports
     )
-    assert fetch(REMOTE, [server.address], tmp_path / "a", options) == path and server.asked == [""]
+    assert fetch(REMOTE, [server.address], tmp_path / "a", options) == path and server.requests == [""]
 
 
 @pytest.mark.parametrize("ranges", [True, False])
@@ -111,7 +111,7 @@ def test_interrupted_downloads_resume(server: Server, tmp_path: Path, ranges: bo
     assert (tmp_path / "file.gz.part").read_bytes() == CONTENT[:300_000] and not (tmp_path / "file.gz").exists()
     server.cut = None
     assert fetch(REMOTE, [server.address], tmp_path, ReadingOptions()).read_bytes() == CONTENT
-    assert server.asked == ["", "bytes=300000-"] and not (tmp_path / "file.gz.part").exists()
+    assert server.requests == ["", "bytes=300000-"] and not (tmp_path / "file.gz.part").exists()
 
 
 def test_complete_and_stale_partial_downloads(server: Server, tmp_path: Path) -> None:
@@ -169,17 +169,17 @@ def test_mnist_is_downloaded_into_the_cache_and_found_there(server: Server) -> N
     load = named_datasets._idx(replace(named_datasets.MNIST, addresses=(server.address,), sha256=(sums[0], sums[1])))
     data = load(0, 0, ReadingOptions())
     assert len(data) == 5 and data.label_names == named_datasets.TEN and data.labels is not None
-    assert data.labels.tolist() == [3, 1, 4, 1, 5] and len(server.asked) == 2
+    assert data.labels.tolist() == [3, 1, 4, 1, 5] and len(server.requests) == 2
     assert (
         torch.equal(load(0, 0, ReadingOptions()).batch(torch.arange(5))[0], data.batch(torch.arange(5))[0])
-        and len(server.asked) == 2
+        and len(server.requests) == 2
     )
     kept = cache_folder() / "mnist" / "train-images-idx3-ubyte.gz"
     whole = kept.read_bytes()
     kept.write_bytes(gzip.compress(idx_bytes(np.zeros((5, 28, 28)))))  # a complete file other than the downloaded one
     assert (
         torch.equal(load(0, 0, ReadingOptions()).batch(torch.arange(5))[0], data.batch(torch.arange(5))[0])
-        and len(server.asked) == 3
+        and len(server.requests) == 3
     )
     assert kept.read_bytes() == whole
     assert {p.name for p in (cache_folder() / "mnist").iterdir()} == set(server.files)

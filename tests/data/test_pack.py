@@ -74,8 +74,8 @@ def test_labels_from_image_names(photos: Path, tmp_path: Path) -> None:
     reverie.pack(photos, tmp_path / "a", labels="none")
     assert load_data(tmp_path / "a", labels="folder").label_names == ("cat", "dog", "eel")
     assert load_data(tmp_path / "a", labels="none").labels is None
-    for how, said in (("cls", "have no labels"), ("captions", "has a caption"), ("csv", "has shards")):
-        with pytest.raises(UserError, match=said):
+    for how, message in (("cls", "have no labels"), ("captions", "has a caption"), ("csv", "has shards")):
+        with pytest.raises(UserError, match=message):
             load_data(tmp_path / "a", labels=how)
 
 

@@ -64,11 +64,11 @@ def test_invalid_sounds_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "window", "said"),
+    ("source", "window", "message"),
     [("digits8", 4, "needs rows of numbers"), ("oscillation", 1, "from 2 to"), ("spiral", 9000, "two windows of 9000")],
 )
-def test_invalid_options_are_refused(source: str, window: int, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_invalid_options_are_refused(source: str, window: int, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         load_data(source, window=window)
 
 

@@ -20,7 +20,7 @@ def test_ctrl_c_ends_a_training_that_waits_for_a_server(shards: Path, tmp_path: 
         words = [sys.executable, "-m", "reverie", "inspect", f"{server.address}/shards", "--out", str(tmp_path / "sheet.png")]
         with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as child:
             for _ in range(600):
-                if sum(server.asked[path.name] for path in shards.glob("*.tar")) > 10:
+                if sum(server.requests[path.name] for path in shards.glob("*.tar")) > 10:
                     break
                 time.sleep(0.1)
             begun = time.monotonic()

@@ -103,7 +103,7 @@ def changed(shards: Path, how: Callable[[dict[str, torch.Tensor], dict[str, obje
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value", "message"),
     [
         ("offset", -1, "invalid size"), ("offset", 2**50, "outside its block"), ("size", 0, "invalid size"),
         ("size", 2**30, "invalid size"), ("block", 9999, "to no block"), ("label", 77, "unknown label"),
@@ -111,9 +111,9 @@ def changed(shards: Path, how: Callable[[dict[str, torch.Tensor], dict[str, obje
         ("name_end", 2**40, "not in order"), ("caption_end", 5, "not in order"), ("height", 0, "no pixels"),
     ],
 )  # fmt: skip
-def test_invalid_indexes_are_refused(name: str, value: int, said: str, shards: Path) -> None:
+def test_invalid_indexes_are_refused(name: str, value: int, message: str, shards: Path) -> None:
     changed(shards, lambda tensors, facts: tensors[name].__setitem__(-1 if "block" in name else 3, value))
-    with pytest.raises(UserError, match=rf"index.safetensors is not a valid index of these shards: .*{said}.*; remove .*"):
+    with pytest.raises(UserError, match=rf"index.safetensors is not a valid index of these shards: .*{message}.*; remove .*"):
         load_data(shards)
 
 

@@ -35,11 +35,11 @@ def first_shard(shards: Path) -> str:
 def test_remote_batches_equal_local_ones(server: Server, shards: Path) -> None:
     near, far = load_data(shards), load_data(f"{server.address}/shards")
     assert isinstance(far.x, ShardImages) and far.name == "shards" and far.fingerprint() == near.fingerprint()
-    server.asked.clear()
+    server.requests.clear()
     for (a, one), (b, other) in islice(zip(batches(near, 10, 4), batches(far, 10, 4), strict=True), 12):
         assert torch.equal(a, b) and one is not None and torch.equal(one, other)
     blocks = far.x.blocks.index.facts.blocks
-    assert sum(server.asked.values()) == blocks < 40  # an epoch of 120 images requests each block once
+    assert sum(server.requests.values()) == blocks < 40  # an epoch of 120 images requests each block once
 
 
 def test_a_bucket_is_listed_indexed_and_read(server: Server, shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +50,7 @@ def test_a_bucket_is_listed_indexed_and_read(server: Server, shards: Path, monke
         shutil.copy(path, shards.parent / "bucket")
     data = load_data("s3://bucket")
     assert torch.equal(data.split(0)[1].batch(torch.arange(6))[0], load_data(shards).split(0)[1].batch(torch.arange(6))[0])
-    server.asked.clear()
+    server.requests.clear()
     monkeypatch.setattr(build, "examine", None)  # the index is cached, so that nothing is decoded again
     assert load_data("s3://bucket").fingerprint() == data.fingerprint()
     with pytest.raises(UserError, match="0 shards found in s3://empty"):
@@ -65,11 +65,11 @@ def test_failed_requests_are_repeated(server: Server, shards: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "message"),
     [("failing", "the server answers 503 Service Unavailable"), ("stalled", "the server does not answer"),
      ("cut", "the connection was cut off"), ("gone", r"there is no such file \(404\)")],
 )  # fmt: skip
-def test_failing_shards_are_named_and_read_later(server: Server, shards: Path, fault: str, said: str) -> None:
+def test_failing_shards_are_named_and_read_later(server: Server, shards: Path, fault: str, message: str) -> None:
     far, name = load_data(f"{server.address}/shards"), first_shard(shards)
     match fault:
         case "failing":
@@ -80,7 +80,7 @@ def test_failing_shards_are_named_and_read_later(server: Server, shards: Path, f
             server.cut[name] = 99
         case "gone":
             (shards / name).rename(shards / "aside")
-    with pytest.raises(UserError, match=rf"^http://.*/shards/{name} cannot be read: {said}$"):
+    with pytest.raises(UserError, match=rf"^http://.*/shards/{name} cannot be read: {message}$"):
         list(islice(batches(far, 10, 4), 12))
     server.failing.clear(), server.stalled.clear(), server.cut.clear()
     if fault == "gone":

@@ -112,13 +112,13 @@ def test_saved_datasets_of_lists(channels: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("state", "said"),
+    ("state", "message"),
     [({"_indices_data_files": [{"filename": "i.arrow"}]}, "flatten_indices"), ({"_data_files": []}, "names no arrow files"),
      ({"_data_files": [{"filename": "../data.arrow"}]}, "names no arrow files"),
      ({"_data_files": [{"filename": "lost.arrow"}]}, "there is no .*lost.arrow")],
 )  # fmt: skip
-def test_unreadable_saved_datasets(state: dict[str, object], said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=said):
+def test_unreadable_saved_datasets(state: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         load_data(saved(tmp_path / "d", table(4), **state))
 
 

@@ -55,9 +55,9 @@ def test_gaps_are_filled_and_left_out_columns_named(kind: str, tmp_path: Path) -
     counts = {name: int(frame[name].isna().sum()) for name in data.columns}
     assert data.report["filled"] == counts and all(counts.values())
     assert data.report["left_out"].keys() == {"id", "name", "born", "pulse"}
-    said = " ".join(data.notes)
+    message = " ".join(data.notes)
     for word in ("id", "name", "born", "pulse", *(f"{name} {count}" for name, count in counts.items())):
-        assert word in said
+        assert word in message
 
 
 def test_frame_csv_and_parquet_give_the_same_data(tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_rows_of_another_width_are_refused_by_line(text: str, line: int, tmp_pat
 
 
 @pytest.mark.parametrize(
-    ("text", "encoding", "x", "said"),
+    ("text", "encoding", "x", "message"),
     [
         (
             "Größe;Gewicht\n1,85;70,5\n1,6;1.060\n", "cp1252", [[1.85, 70.5], [1.6, 1060]],
@@ -105,10 +105,10 @@ def test_rows_of_another_width_are_refused_by_line(text: str, line: int, tmp_pat
     ],
 )  # fmt: skip
 def test_formats_are_detected_and_described(
-    text: str, encoding: str, x: list[list[float]], said: tuple[str, ...], tmp_path: Path
+    text: str, encoding: str, x: list[list[float]], message: tuple[str, ...], tmp_path: Path
 ) -> None:
     data = of(text, tmp_path, encoding)
-    assert np.allclose(x_of(data), x) and all(word in data.report["table"] for word in said)
+    assert np.allclose(x_of(data), x) and all(word in data.report["table"] for word in message)
 
 
 def test_first_rows_with_gaps_are_not_headers(tmp_path: Path) -> None:
@@ -178,11 +178,11 @@ def test_series_drop_times_and_interpolate_gaps(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("columns", "said"),
+    ("columns", "message"),
     [("agee", "did you mean 'age'"), ("name", "name .*no numbers"), ("", "cannot read"), ("age,age", "age,age")],
 )
-def test_invalid_columns_are_refused(columns: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_invalid_columns_are_refused(columns: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         load_data(people(), columns=columns)
     with pytest.raises(UserError, match="--columns"):
         load_data("spiral", columns="x")

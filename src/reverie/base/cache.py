@@ -58,7 +58,7 @@ class Cache:
         if path is None or not path.is_file():
             return None
         try:
-            found = read_tensors(path, wanted, facts, fits="the cache entry", summed=True)
+            found = read_tensors(path, wanted, facts, fits="the cache entry", require_checksum=True)
         except UserError as error:
             logging.getLogger(__name__).info("cache entry ignored: %s", error)
             return None

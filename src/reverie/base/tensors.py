@@ -66,15 +66,15 @@ def checksum(tensors: Mapping[str, Tensor], facts: str) -> str:
     return digest.hexdigest()
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str = "", kept: str = "") -> None:
-    """Write tensors with metadata (JSON) atomically.  kept: appended to the message if the disk is full."""
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str = "", advice: str = "") -> None:
+    """Write tensors with metadata (JSON) atomically.  advice: appended to the message if the disk is full."""
     copies = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
     try:
         with atomic(own_file(path.parent, path.name)) as aside:
             save_file(copies, aside, {**({FACTS: facts} if facts else {}), CHECKSUM: checksum(copies, facts)})
             _sort_header(aside)
     except SafetensorError as error:
-        raise UserError(f"cannot write {path}: {error}; the disk may be full{kept}") from None
+        raise UserError(f"cannot write {path}: {error}; the disk may be full{advice}") from None
 
 
 def _sort_header(path: Path) -> None:
@@ -127,14 +127,14 @@ def read_tensors(
     optional: Callable[[str], bool] = lambda name: False,
     advice: str = "",
     foreign: bool = False,
-    summed: bool = False,
+    require_checksum: bool = False,
 ) -> tuple[dict[str, Tensor], F]:
     """Read and validate tensors and metadata; raise UserError if anything is wrong.
 
     Metadata is validated by its schema, and names, dtypes and shapes against the wanted specs, before any tensor is read; then
     the checksum (older files have none), and that all values are finite.  fits: what the file must match, for messages;
     optional: names that may be missing; advice: appended to every message; foreign: another program wrote the file, whose
-    header may have other metadata; summed: refuse a file without a checksum.
+    header may have other metadata; require_checksum: refuse a file without a checksum.
     """
     with _opened(path, advice) as file:
         metadata: dict[str, str] = file.metadata() or {}
@@ -144,7 +144,7 @@ def read_tensors(
         known = _validated(path, text, facts, advice)
         check_tensor_specs(path, wanted(known), found := _specs(file), fits, optional, advice)
         tensors = {name: file.get_tensor(name) for name in found}
-    if (summed or CHECKSUM in metadata) and metadata.get(CHECKSUM) != checksum(tensors, text):
+    if (require_checksum or CHECKSUM in metadata) and metadata.get(CHECKSUM) != checksum(tensors, text):
         raise UserError(f"{path} is damaged: its checksum is wrong{advice}")
     if bad := [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]:
         raise UserError(f"{path} holds values that are not finite, first in {bad[0]}{advice}")

@@ -108,7 +108,7 @@ def _unchanged(content: bytes, header: Header, shape: tuple[int, ...]) -> np.nda
     channels, height, width = shape
     if (header.height, header.width) != (height, width):
         raise BrokenImage(f"it has {header.height}x{header.width} pixels and the run models {describe_shape(shape)}{SAME}")
-    if header.animated or header.turned:
+    if header.animated or header.rotated:
         raise BrokenImage(f"it {'is animated' if header.animated else 'has an EXIF rotation'}{SAME}")
     if header.kind in ("16-bit", "32-bit", "floating-point") or (header.transparent and channels != 4):
         raise BrokenImage(f"it is {'transparent' if header.transparent else header.kind}{SAME}")

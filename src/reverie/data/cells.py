@@ -106,7 +106,7 @@ class Cells:
         if not self._words:
             return Column(self.name, numbers, cells, "numbers")
         dates = date_reader(self._some)
-        moments = (lambda: seconds_of(cells(), dates)) if dates is not None else None
+        timestamps = (lambda: seconds_of(cells(), dates)) if dates is not None else None
         there = int(np.count_nonzero(~np.isnan(numbers)))
         different = len(self._different) if self._different is not None and not there else 0
         repeats = 2 <= different <= len(numbers) / ROWS_PER_LABEL
@@ -115,7 +115,7 @@ class Cells:
             at, cell = self._first
             also = f", and {self._words - 1:,} more" if self._words > 1 else ""
             problem = f"{visible(cell.strip()[:MAX_SHOWN])!r} in {place} {at:,} is not a number{also}"
-        return Column(self.name, None, cells, "words", self._longest, moments, problem, repeats)
+        return Column(self.name, None, cells, "words", self._longest, timestamps, problem, repeats)
 
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:

@@ -25,20 +25,20 @@ MAX_CHUNK_NUMBERS = 2**24  # maximum numbers processed at a time: 64 MiB
 SMALL_DATUM = 2**14  # numbers of a datum up to which a network is evaluated in full batches
 
 
-def chunk_size(shape: tuple[int, ...], most: int) -> int:
-    """Return how many data of a shape are processed at a time, at most `most`."""
-    return max(1, min(most, MAX_CHUNK_NUMBERS // max(1, math.prod(shape))))
+def chunk_size(shape: tuple[int, ...], limit: int) -> int:
+    """Return how many data of a shape are processed at a time, at most `limit`."""
+    return max(1, min(limit, MAX_CHUNK_NUMBERS // max(1, math.prod(shape))))
 
 
-def evenly_spaced_indices(count: int, most: int) -> Tensor:
+def evenly_spaced_indices(count: int, limit: int) -> Tensor:
     """Return at most this many evenly spaced indices from first to last: (min(count, most),) int64."""
-    chosen = min(count, most)
+    chosen = min(count, limit)
     return torch.arange(chosen) * (count - 1) // max(1, chosen - 1)
 
 
-def evaluation_batch_size(shape: tuple[int, ...], most: int) -> int:
+def evaluation_batch_size(shape: tuple[int, ...], limit: int) -> int:
     """Return the batch size of evaluation: smaller for large data, because attention is quadratic in their size."""
-    return min(most, max(4, round(256 * (SMALL_DATUM / max(1, math.prod(shape))) ** 2)))
+    return min(limit, max(4, round(256 * (SMALL_DATUM / max(1, math.prod(shape))) ** 2)))
 
 
 @dataclass(frozen=True)
@@ -100,9 +100,9 @@ class Dataset:
             return [self.conditions.form.describe_vector(row) for row in self.conditions.conditions_at(index)]
         return [] if self.labels is None else [self.label_names[int(k)] for k in self.labels[index]]
 
-    def subsample(self, most: int) -> Tensor:
-        """Return evenly spaced data as in `batch`, at most `most` and no more than fit into memory easily."""
-        return self.batch(evenly_spaced_indices(len(self), chunk_size(self.shape, most)))[0]
+    def subsample(self, limit: int) -> Tensor:
+        """Return evenly spaced data as in `batch`, at most `limit` and no more than fit into memory easily."""
+        return self.batch(evenly_spaced_indices(len(self), chunk_size(self.shape, limit)))[0]
 
     def passes(self, batches: int, size: int) -> float:
         """Return the number of epochs of this many batches of a size; no batch contains a datum twice."""

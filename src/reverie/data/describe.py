@@ -37,11 +37,11 @@ def draw_data(dataset: Dataset, out: Path) -> None:
         Image.fromarray(contact_sheet(to_bytes(channels_last(x.numpy())), names)).save(aside)
 
 
-def _counts(counts: Mapping[str, int], most: int = 6) -> str:
+def _counts(counts: Mapping[str, int], limit: int = 6) -> str:
     """Format counts, the most common first."""
     ordered = sorted(counts.items(), key=lambda pair: -pair[1])
-    rest = f" and {len(ordered) - most} more" if len(ordered) > most else ""
-    return ", ".join(f"{name} {count:,}" for name, count in ordered[:most]) + rest
+    rest = f" and {len(ordered) - limit} more" if len(ordered) > limit else ""
+    return ", ".join(f"{name} {count:,}" for name, count in ordered[:limit]) + rest
 
 
 def describe_dataset(dataset: Dataset) -> Iterator[str]:

@@ -60,8 +60,8 @@ def _scan(path: Path, name: str, options: ReadingOptions, hint: str) -> Dataset:
         raise nothing_found(path, broken, hint, listing.others)
     columns = read_columns(entries, listing.metadata, options.condition_numbers, options.condition_image, str(path))
     if columns.column is not None:
-        kept = [k for k, entry in enumerate(entries) if entry.name not in columns.paired and entry.name in columns.images]
-        entries, headers = [entries[k] for k in kept], [headers[k] for k in kept]
+        used = [k for k, entry in enumerate(entries) if entry.name not in columns.paired and entry.name in columns.images]
+        entries, headers = [entries[k] for k in used], [headers[k] for k in used]
         if not entries:
             raise UserError(f"the column {columns.column!r} pairs no two images of {path}; choose another column")
     label_source = find_labels([entry.name for entry in entries], listing.metadata, options.labels, str(path))
@@ -82,8 +82,8 @@ def _scan(path: Path, name: str, options: ReadingOptions, hint: str) -> Dataset:
         if options.strict:
             _refuse(without[0], label_source.missing)
         broken.extend((file, label_source.missing) for file in without)
-        kept = [k for k, value in enumerate(values) if value is not None]
-        entries, headers, values = [entries[k] for k in kept], [headers[k] for k in kept], [values[k] for k in kept]
+        used = [k for k, value in enumerate(values) if value is not None]
+        entries, headers, values = [entries[k] for k in used], [headers[k] for k in used], [values[k] for k in used]
     recipe, recipe_notes = choose_recipe(Counter(headers), options)
     while True:
         labels, label_names = _encode(None if captioned else values)
@@ -94,9 +94,9 @@ def _scan(path: Path, name: str, options: ReadingOptions, hint: str) -> Dataset:
             raise nothing_found(path, broken, hint)
         entries, headers = [entries[k] for k in good], [headers[k] for k in good]
         values = [values[k] for k in good] if values is not None else None
-        used = recipe
+        previous = recipe
         recipe, recipe_notes = choose_recipe(Counter(headers), options)
-        if recipe == used:
+        if recipe == previous:
             break  # otherwise broken files affected the choice: repeat with the valid files
     stored_in_colour = recipe.channels == 3 and grey and options.channels is None
     if stored_in_colour:
@@ -203,8 +203,8 @@ def _decoded(
     broken: list[tuple[str, str]], options: ReadingOptions,
 ) -> tuple[DecodedImages, bool]:  # fmt: skip
     """Decode every file, or load the result from the cache; return it and whether it came from the cache."""
-    kept = out is not None and not isinstance(out, np.memmap)
-    key = decoded.cache_key(entries, headers, recipe) if kept else None
+    used = out is not None and not isinstance(out, np.memmap)
+    key = decoded.cache_key(entries, headers, recipe) if used else None
     if out is None or key is None:
         return _decode_all(entries, recipe, out, broken, options), False
     if (known := decoded.load_decoded(key, len(entries), recipe, out)) is not None:
@@ -310,9 +310,9 @@ def conversions(headers: Counter[Header], channels: int, wanted: int | None) -> 
     transparent = sum(n for h, n in headers.items() if h.transparent)
     if transparent and channels != 4:
         lines.append(f"{_plural(transparent, 'image', 'images')} with transparency composited over white")
-    turned = sum(n for h, n in headers.items() if h.turned)
-    if turned:
-        lines.append(f"{_plural(turned, 'image', 'images')} rotated upright by the EXIF orientation")
+    rotated = sum(n for h, n in headers.items() if h.rotated)
+    if rotated:
+        lines.append(f"{_plural(rotated, 'image', 'images')} rotated upright by the EXIF orientation")
     animated = sum(n for h, n in headers.items() if h.animated)
     if animated:
         lines.append(f"{_plural(animated, 'animated image', 'animated images')}: only the first frame is used")

@@ -251,8 +251,8 @@ class _Table:
         if values.dtype.kind in "uif":
             return Column(name, values.astype(np.float64), words, "numbers")
         if values.dtype.kind == "M":
-            moments = np.where(np.isnat(values), np.nan, values.astype("datetime64[us]").astype(np.int64) / 1e6)
-            return Column(name, None, words, "dates", moments=lambda: moments)
+            timestamps = np.where(np.isnat(values), np.nan, values.astype("datetime64[us]").astype(np.int64) / 1e6)
+            return Column(name, None, words, "dates", timestamps=lambda: timestamps)
         if values.dtype.kind == "b":
             return Column(name, None, words, longest=5)
         cells, texts = Cells(name, plain_number), [_cell(value) for value in values]
@@ -303,15 +303,15 @@ def _from_table(table: _Table, options: ReadingOptions) -> Dataset:
     width = len(table.columns)
     if not width:
         raise UserError("the table has no columns; expected rows of numbers, or images")
-    found = [table.values(k) for k in range(width)]
-    if not len(found[0]):
+    columns_found = [table.values(k) for k in range(width)]
+    if not len(columns_found[0]):
         raise UserError("the table has no rows; expected rows of numbers, or images")
     names = distinct_names(table.columns)
-    columns = [table.column(name, k, found[k]) for k, name in enumerate(names)]
+    columns = [table.column(name, k, columns_found[k]) for k, name in enumerate(names)]
     class_columns = [name for k, name in enumerate(names) if table.classes(k) is not None]
     if len(class_columns) == 1 and options.labels == "auto":
         options = replace(options, labels=class_columns[0])
-    pictures = [values for values in found if values.ndim == 1 and isinstance(values[0], Image.Image)]
+    pictures = [values for values in columns_found if values.ndim == 1 and isinstance(values[0], Image.Image)]
     if pictures:
         labels, alone = find_label(columns, options, "the table")[1], replace(options, labels="auto")
         return _labelled(list(pictures[0]), labels, alone) if labels else _from_images(list(pictures[0]), alone)

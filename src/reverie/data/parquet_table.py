@@ -39,7 +39,7 @@ def read_parquet(path: Path, name: str, options: ReadingOptions) -> Dataset:
             if k in numbers:
                 columns.append(Column(title, x[:, numbers.index(k)], read, "numbers"))
             elif kinds.is_date(field.type) or kinds.is_timestamp(field.type):
-                columns.append(Column(title, None, read, "dates", moments=partial(_timestamps, file, field.name)))
+                columns.append(Column(title, None, read, "dates", timestamps=partial(_timestamps, file, field.name)))
             elif kinds.is_string(field.type) or kinds.is_large_string(field.type) or kinds.is_dictionary(field.type):
                 columns.append(_text_column(title, read, options))
             elif kinds.is_boolean(field.type):

@@ -57,7 +57,7 @@ class Header:
     width: int
     mode: str
     transparent: bool
-    turned: bool
+    rotated: bool
     animated: bool
 
     @property

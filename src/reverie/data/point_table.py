@@ -42,7 +42,7 @@ class Column:
     """A column of a table.
 
     numbers: (N,) float64, NaN for empty cells, or None for other content, which `holds` names; cells: returns the text, "" for
-    empty cells; longest: maximum characters of a cell; moments: returns timestamps in seconds, (N,); problem: why a nearly
+    empty cells; longest: maximum characters of a cell; timestamps: returns dates in seconds, (N,); problem: why a nearly
     numeric column is not numeric; repeats: whether its words repeat like labels, None if unknown.
     """
 
@@ -51,7 +51,7 @@ class Column:
     cells: Callable[[], list[str]]
     holds: str = "words"
     longest: int = 0
-    moments: Callable[[], np.ndarray] | None = None
+    timestamps: Callable[[], np.ndarray] | None = None
     problem: str = ""
     repeats: bool | None = None
 
@@ -97,8 +97,8 @@ def table_dataset(name: str, columns: Sequence[Column], options: ReadingOptions,
                 f"row {wrong[0] + 1:,} of {source} has an infinite number in the column {column.name}; fix or remove such"
                 " rows")  # fmt: skip
     rows = np.arange(len(x))
-    moments = _timestamps(chosen.time)
-    if options.window is not None and monotonicity(moments) < 0:
+    timestamps = _timestamps(chosen.time)
+    if options.window is not None and monotonicity(timestamps) < 0:
         rows = rows[::-1]
         notes.append(f"rows are read in reverse order, because {chosen.time.name if chosen.time else ''} decreases")
     elif options.window is None and not (non_empty := ~np.isnan(x).all(1)).all() and non_empty.any():
@@ -109,9 +109,9 @@ def table_dataset(name: str, columns: Sequence[Column], options: ReadingOptions,
         method = "by linear interpolation in time" if options.window is not None else "by the median of their column"
         each = [f"{c.name} {n:,}" for c, n in zip(chosen.kept, filled, strict=True) if n]
         notes.append(f"empty cells filled {method}: {', '.join(each)} of {len(x):,}")
-    reasons = None if chosen.time is None or moments is None else (chosen.time.name, moments[rows])
-    if options.window is None and (values is None or reasons is not None):
-        notes += series_hint(dict(zip([c.name for c in chosen.kept], x.T, strict=True)), reasons)
+    timestamp_column = None if chosen.time is None or timestamps is None else (chosen.time.name, timestamps[rows])
+    if options.window is None and (values is None or timestamp_column is not None):
+        notes += series_hint(dict(zip([c.name for c in chosen.kept], x.T, strict=True)), timestamp_column)
     labels, names = (None, ()) if values is None else encode_labels([values[k] for k in rows])
     made = points_dataset(name, x, labels, names, options, (*notes, *_left_out(chosen.left)), str(source))
     report = {
@@ -124,7 +124,7 @@ def table_dataset(name: str, columns: Sequence[Column], options: ReadingOptions,
 def _timestamps(time: Column | None) -> np.ndarray | None:
     if time is None:
         return None
-    return time.numbers if time.moments is None else time.moments()
+    return time.numbers if time.timestamps is None else time.timestamps()
 
 
 def choose_columns(
@@ -140,7 +140,7 @@ def choose_columns(
             why = "not named by --columns" if column.name not in options.columns else why
         elif not why and options.columns != (ALL,):
             why = _no_coordinate(column, place)
-        if chosen.time is None and column.name not in candidates and (column.moments or why == TIMED):
+        if chosen.time is None and column.name not in candidates and (column.timestamps or why == TIMED):
             chosen.time = column
         if why and column.problem and not (options.columns and column.name not in options.columns):
             raise UserError(
@@ -180,7 +180,7 @@ def _not_numbers(column: Column, labels: str, candidates: Sequence[str]) -> str:
     """Return why a column cannot be a coordinate, or ""."""
     if column.numbers is not None:
         return EMPTY if np.isnan(column.numbers).all() else ""
-    if column.moments is not None:
+    if column.timestamps is not None:
         return DATED
     if column.name in candidates:
         return COULD
@@ -243,7 +243,9 @@ def find_label(
             raise _no_column(requested, names, source)
         named = names.index(requested)
     if named is None:
-        words = [k for k in free if columns[k].numbers is None and columns[k].moments is None and columns[k].holds == "words"]
+        words = [
+            k for k in free if columns[k].numbers is None and columns[k].timestamps is None and columns[k].holds == "words"
+        ]
         found = [k for k in words if columns[k].longest <= LABEL_LENGTH and _may_be_label(columns[k])]
         if len(found) > 1:
             candidates = [names[k] for k in found]
@@ -255,13 +257,13 @@ def find_label(
         if not found:
             return None, None, [], ()
         named, values = found[0], columns[found[0]].cells()
-        reasons = [f"{len(set(values) - {''})} classes from the column {names[named]}; --labels none ignores them"]
+        notes = [f"{len(set(values) - {''})} classes from the column {names[named]}; --labels none ignores them"]
     else:
-        values, reasons = _class_values(columns[named]), []
+        values, notes = _class_values(columns[named]), []
     if empty := values.count(""):
-        reasons.append(f"{empty:,} empty cell{'s' * (empty != 1)} of the label {names[named]} get the class {MISSING}")
+        notes.append(f"{empty:,} empty cell{'s' * (empty != 1)} of the label {names[named]} get the class {MISSING}")
         values = [value or MISSING for value in values]
-    return named, values, reasons, ()
+    return named, values, notes, ()
 
 
 def _is_fractional(column: Column) -> bool:

@@ -38,8 +38,8 @@ def date_reader(cells: Sequence[str]) -> Callable[[str], float] | None:
 
 def _seconds(form: str | None, cell: str) -> float:
     """Return a date in seconds.  form: a format of strptime; None: ISO 8601."""
-    moment = datetime.fromisoformat(cell) if form is None else datetime.strptime(cell, form)
-    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+    date = datetime.fromisoformat(cell) if form is None else datetime.strptime(cell, form)
+    return (date if date.tzinfo is not None else date.replace(tzinfo=UTC)).timestamp()
 
 
 def seconds_of(cells: Sequence[str], read: Callable[[str], float]) -> np.ndarray:

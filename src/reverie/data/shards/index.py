@@ -29,7 +29,7 @@ from reverie.data.sources import FILE_LIMIT
 INDEX = "index.safetensors"
 BLOCK = 2**20  # approximate bytes of a block
 MAX_BROKEN = 1000  # broken images with stored reasons
-FLAGS = {"transparent": 1, "turned": 2, "animated": 4, "looks_grey": 8}
+FLAGS = {"transparent": 1, "rotated": 2, "animated": 4, "looks_grey": 8}
 EACH = {
     "block": torch.int32, "offset": torch.int64, "size": torch.int32, "check": torch.int64, "label": torch.int32,
     "height": torch.int32, "width": torch.int32, "mode": torch.uint8, "flags": torch.uint8, "low": torch.uint8,
@@ -121,7 +121,7 @@ class Index:
         found: Counter[Header] = Counter()
         for place in sorted(range(len(kinds)), key=lambda j: first[j]):
             height, width, mode, flags = (int(v) for v in kinds[place])
-            flags_of_header = (bool(flags & FLAGS[name]) for name in ("transparent", "turned", "animated"))
+            flags_of_header = (bool(flags & FLAGS[name]) for name in ("transparent", "rotated", "animated"))
             found[Header(height, width, self.facts.modes[mode], *flags_of_header)] += int(counts[place])
         return found
 

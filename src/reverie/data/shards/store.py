@@ -236,8 +236,8 @@ class RangeFile(io.RawIOBase):
         self.place += len(part)
         return len(part)
 
-    def _some(self, most: int) -> bytes:
-        return self.store.read(self.name, self.place, min(most, self.size - self.place))
+    def _some(self, size: int) -> bytes:
+        return self.store.read(self.name, self.place, min(size, self.size - self.place))
 
 
 class StreamFile(RangeFile):
@@ -247,11 +247,11 @@ class StreamFile(RangeFile):
         super().__init__(store, name, size)
         self.pieces: dict[int, Future[bytes]] = {}
 
-    def _some(self, most: int) -> bytes:
+    def _some(self, size: int) -> bytes:
         number, within = divmod(self.place, PIECE)
         wanted = [k for k in (number, number + 1) if k * PIECE < self.size]
         self.pieces = {k: self.pieces.get(k) or self._ask(k) for k in wanted}
-        return self.pieces[number].result()[within : within + most]
+        return self.pieces[number].result()[within : within + size]
 
     def _ask(self, number: int) -> Future[bytes]:
         begin = number * PIECE
