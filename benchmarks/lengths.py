@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import torch
 
-from benchmarks.steps import sample_all_labels, metric_for
+from benchmarks.steps import metric_for, sample_all_labels
 from reverie.api import load, train
 from reverie.training.learner import Average, M
 

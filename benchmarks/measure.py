@@ -56,7 +56,7 @@ def machine() -> str:
 
 
 def write_rows(rows: list[Row], path: Path) -> None:
-    """Write the table at the head of a page; its sections are durations."""
+    """Write the table at the head of a page; its sections are kept."""
     there = path.read_text() if path.exists() else ""
     head = [
         "# Benchmarks",

@@ -12,7 +12,7 @@ import torch
 
 import reverie
 from benchmarks.measure import Row, side_by_side
-from benchmarks.transport import in_child_process, clouds
+from benchmarks.transport import clouds, in_child_process
 from reverie.base.distances import nearest
 from reverie.evaluation.metrics.kid import kid
 

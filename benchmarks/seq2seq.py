@@ -74,7 +74,7 @@ def row(name: str, seed: int, seconds: float, place: Path) -> str:
         family=family, seed=seed, progress=False, overwrite=True,
         minutes=seconds / 60, clock="processor",
     )  # fmt: skip
-    elapsed = time.process_time() - begun
+    taken = time.process_time() - begun
     found = reverie.evaluate(run, progress=False)
     figures = found["sections"]["answers"]
     exact_match = figures["exact_match"]
@@ -87,7 +87,7 @@ def row(name: str, seed: int, seconds: float, place: Path) -> str:
     cost = found["sections"]["likelihood"]["exact"]
     exact = f"{format_score(figures['exact_match'], '.4f')} of {figures['exact_match']['n']:,}"
     return (
-        f"| {data} | {family} | {seed} | {run.model.facts()['parameters']:,} | {int(run.metrics()[-1]['i']):,} | {elapsed:.0f} |"
+        f"| {data} | {family} | {seed} | {run.model.facts()['parameters']:,} | {int(run.metrics()[-1]['i']):,} | {taken:.0f} |"
         f" {format_score(exact_match, '.4f')} | {exact} |"
         f" {cost['value']:.5f} | {longer} | {1e3 / found['processor_milliseconds_per_sample']:,.0f} |"
     )
