@@ -144,7 +144,7 @@ def test_both_ways_are_one_and_are_timed() -> None:
 
 def test_a_missing_package_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]  # a fixture
     monkeypatch.setitem(sys.modules, "zuko", None)
-    with pytest.raises(UserError, match=r"the family flow needs the package zuko: pip install 'reverie\[flow\]'"):
+    with pytest.raises(UserError, match=r"zuko.*pip install 'reverie\[flow\]'"):
         reverie.train("spiral", tmp_path / "run", family="flow", points=50)
     assert not (tmp_path / "run").exists()
 

@@ -217,7 +217,7 @@ def test_a_codec_is_used_again(run: Run, data: Any, tmp_path: Path) -> None:
     plain = reverie.train("patterns", tmp_path / "gaussian", family="gaussian", points=100)
     with pytest.raises(UserError, match="no autoencoder"):
         prepare(data, tmp_path / "wrong", codec=plain.path, **TINY)
-    with pytest.raises(UserError, match="shows autoencoders of images"):
+    with pytest.raises(UserError, match="give a run of an autoencoder"):
         api.gallery("autoencoder", tmp_path / "wrong", run=plain)
     assert not (tmp_path / "wrong").exists() and not (tmp_path / "small").exists()
     dense = AutoencoderSettings(layers="dense", latent=4, hidden=8, codec={"name": "pixels"})

@@ -147,7 +147,7 @@ def test_it_answers_what_it_never_saw(run: Run, command, tmp_path: Path) -> None
     found = reverie.evaluate(run)
     figures = found["sections"]["answers"]
     assert figures["exact_match"]["value"] >= 0.9 and figures["exact_match"]["n"] == 26
-    assert "was not measured" in " ".join(found.sections[0].words) and "486 that were trained on" in found.sections[0].words[0]
+    assert "was not measured" in " ".join(found.sections[0].notes) and "486 that were trained on" in found.sections[0].notes[0]
     code, out, _ = command("sample", run.path, "--prompt", "abc")
     assert code == 0 and out.strip() == "cba"
     code, out, _ = command("sample", run.path, "--prompt", "abc", "--beams", 3, "--json")
@@ -262,5 +262,5 @@ def test_a_long_answer_is_shown_in_part(run: Run, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(alignment, "MOST", 3)
     assert alignment.draw(run, tmp_path / "part.png", prompt="ab") == [tmp_path / "part.png"]
-    with pytest.raises(UserError, match="tokens of a source"):
+    with pytest.raises(UserError, match="tokens, above the limit"):
         alignment.draw(run, tmp_path / "part.png", prompt="abcdef")

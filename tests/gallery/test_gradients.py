@@ -59,6 +59,6 @@ def test_runs_of_texts_are_shown(tmp_path: Path, family: str) -> None:
 
 
 def test_runs_of_other_families_are_refused(spiral_run, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="shows runs of rnn and lstm"):
+    with pytest.raises(UserError, match="needs runs of rnn and lstm"):
         api.gallery("gradients", tmp_path / "g.png", runs=[spiral_run])
     assert not (tmp_path / "g.png").exists()

@@ -60,11 +60,11 @@ def test_the_forward_process_takes_data_in_memory_and_refuses_what_is_unknown(tm
     for wrong, said in (
         ({"schedule": "liner"}, "did you mean 'linear'"),
         ({"seed": -1}, "seed"),
-        ({"scales": "1"}, "takes no"),
+        ({"scales": "1"}, "no option 'scales'"),
     ):
         with pytest.raises(UserError, match=said):
             api.gallery("forward", tmp_path / "h", data="moons", **wrong)
-    with pytest.raises(UserError, match="shows a data set"):
+    with pytest.raises(UserError, match="needs a dataset"):
         api.gallery("forward", tmp_path / "h")
     assert not (tmp_path / "h").exists()
 
@@ -87,7 +87,7 @@ def test_the_score_of_points_in_the_plane_and_of_no_others(command, spiral_run: 
     images = Path(__file__).parents[1] / "runs" / "format1" / "images"
     code, _, err = command("gallery", "score", images, "--out", tmp_path / "i.png")
     assert code == 2 and "points in the plane" in err and not (tmp_path / "i.png").exists()
-    with pytest.raises(UserError, match="takes no sampler"):
+    with pytest.raises(UserError, match="no option 'sampler'"):
         api.gallery("score", tmp_path / "x.png", run=spiral_run, sampler="ddim")
 
 

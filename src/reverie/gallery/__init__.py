@@ -1,4 +1,4 @@
-"""Pictures that show a formula at work."""
+"""Figures that illustrate formulas and runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GALLERIES = (
     "gradients", "graphs", "guidance", "kernels", "normal", "samplers", "schedules", "score", "series", "sigma",
     "spiral", "tokens", "transport",
 )  # fmt: skip
-SHOWS = {"run": "a run", "data": "a data set"}
+SHOWS = {"run": "a run", "data": "a dataset"}
 
 
 @renamed_options
@@ -42,12 +42,12 @@ def gallery(
     draw: Callable[..., list[Path]] = import_module(f"reverie.gallery.{name}").draw
     takes = signature(draw).parameters
     own = {"run": run, "data": data, "schedule": schedule, "reading": reading, "scales": scales, "runs": runs or None}
-    asked = {**own, **options}
-    given = {key: value for key, value in asked.items() if value is not None}
+    arguments = {**own, **options}
+    given = {key: value for key, value in arguments.items() if value is not None}
     if missing := [key for key in SHOWS if key in takes and key not in given]:
-        raise UserError(f"the gallery {name!r} shows {SHOWS[missing[0]]}; say which one")
+        raise UserError(f"the gallery {name!r} needs {SHOWS[missing[0]]}; give one")
     sampling = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
     if wrong := [key for key in given if (key in own or not sampling) and key not in takes]:
-        raise UserError(f"the gallery {name!r} takes no {wrong[0]}")
+        raise UserError(f"the gallery {name!r} has no option {wrong[0]!r}; leave it out")
     first = [given.pop(key) for key in SHOWS if key in given]
     return draw(*first, Path(out), **({"device": device} if "device" in takes else {}), **given)

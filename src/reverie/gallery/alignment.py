@@ -1,4 +1,4 @@
-"""Alignment of a model of answers: where each token of an answer looks in its source."""
+"""Alignment of a sequence-to-sequence model: attention weights between answer and source."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from reverie.draw.picture import INK, check_picture, figure, matplotlib_text, sa
 from reverie.evaluation.pair_metrics import pair_model
 from reverie.runs.run import Run, load
 
-MOST = 120  # tokens of a side that are shown
+MOST = 120  # tokens shown on a side
 CELL = 0.17  # inches
 LEAST = 2.4  # inches of a side
 
@@ -19,7 +19,7 @@ def _marks(names: list[str]) -> list[str]:
 
 
 def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: str = "auto") -> list[Path]:
-    """Draw a heat map for each layer and head, the answer down and the source across, into one picture."""
+    """Draw a heat map per layer and head, the answer down and the source across."""
     check_picture(out)
     opened = run if isinstance(run, Run) else load(run, device)
     model = pair_model(opened)
@@ -27,15 +27,15 @@ def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: st
         prompt = opened.sample(1).pairs[0][0]
     sources, targets, layers = model.alignment(prompt)
     if not layers:
-        raise UserError(f"{opened.path} was trained without attention, so nothing of it is aligned; train with attention=dot")
+        raise UserError(f"{opened.path} was trained without attention, so it has no alignment; train with attention=dot")
     if len(sources) > MOST:
-        raise UserError(f"a picture shows up to {MOST} tokens of a source, got {len(sources)}")
-    whole = len(targets) <= MOST  # an untrained model hardly ever ends
+        raise UserError(f"the source has {len(sources)} tokens, above the limit of {MOST} of a figure; give a shorter one")
+    whole = len(targets) <= MOST  # answers of untrained models rarely end
     targets, layers = targets[:MOST], [layer[:, :MOST] for layer in layers]
     heads = layers[0].shape[0]
     wide, high = (max(LEAST, CELL * len(side) + 0.7) for side in (sources, targets))
-    made = figure(wide * heads, 0.6 + high * len(layers))
-    panels = made.subplots(len(layers), heads, squeeze=False)
+    fig = figure(wide * heads, 0.6 + high * len(layers))
+    panels = fig.subplots(len(layers), heads, squeeze=False)
     for k, layer in enumerate(layers):
         for head in range(heads):
             axes = panels[k][head]
@@ -48,6 +48,6 @@ def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: st
             if len(layers) * heads > 1:
                 axes.set_title(f"layer {k + 1}, head {head + 1}", fontsize=8, color=INK)
     shown = "the answer" if whole else f"the first {MOST} tokens of the answer"
-    made.suptitle(f"where {shown} (down)\nlooks in the source (across)", fontsize=9, color=INK)
-    save(made, out)
+    fig.suptitle(f"attention of {shown} (down)\nto the source (across)", fontsize=9, color=INK)
+    save(fig, out)
     return [out]

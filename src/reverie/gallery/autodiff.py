@@ -1,4 +1,4 @@
-"""Derivatives at work: graphs and their sweeps, memory, costs of the modes, second order, implicit functions, uncertainty."""
+"""Automatic differentiation: graphs and sweeps, memory, costs of modes, second order, implicit functions, uncertainty."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from reverie.draw.picture import ACCENT, CYCLE, INK, SOFT, WARM, figure, save
 from reverie.gallery.implicit import circle, programme, square_root
 
 GREEN, PURPLE = CYCLE[2], CYCLE[3]
-DEPTH = 40  # layers of the chain whose memory is drawn
-WIDE, HIGH, GAP = 1.5, 1.3, (2.6, 1.7)  # boxes of the graph, and their distances
+DEPTH = 40  # layers of the chain whose memory is shown
+WIDE, HIGH, GAP = 1.5, 1.3, (2.6, 1.7)  # sizes and distances of boxes
 
 
 def _number(a: Tensor) -> str:
@@ -33,7 +33,7 @@ def _number(a: Tensor) -> str:
 
 
 def _places(graph: Graph, gap: float) -> list[tuple[float, float]]:
-    """Put each node at its depth, and the nodes of one depth above each other."""
+    """Place each node at its depth, nodes of one depth above each other."""
     depth: list[int] = []
     for node in graph.nodes:
         depth.append(1 + max((depth[k] for k in node.inputs), default=-1))
@@ -50,7 +50,7 @@ def _draw_graph(axes: Axes, graph: Graph, title: str, along: tuple[float, ...], 
         x, y = places[k]
         for start, local in zip(node.inputs, node.locals, strict=True):
             left, right = places[start][0] + WIDE / 2, x - WIDE / 2
-            bend = -0.6 if x - places[start][0] > 1.5 * GAP[0] else 0.0  # over the boxes between
+            bend = -0.6 if x - places[start][0] > 1.5 * GAP[0] else 0.0  # above boxes in between
             style = {
                 "arrowstyle": "-|>",
                 "color": SOFT,
@@ -83,8 +83,8 @@ def _draw_graph(axes: Axes, graph: Graph, title: str, along: tuple[float, ...], 
 
 
 def _two_graphs(titles: tuple[str, str], along: tuple[float, ...], second: bool, legend: str) -> Figure:
-    made = figure(13, 4.5 if second else 4.2)
-    left, right = made.subplots(1, 2, width_ratios=(1, 1.5))
+    fig = figure(13, 4.5 if second else 4.2)
+    left, right = fig.subplots(1, 2, width_ratios=(1, 1.5))
     three = torch.tensor(3.0, dtype=torch.float64)
     _draw_graph(left, record(lambda x: x + x**2, three), titles[0], (1.0,), second)
     pair = (torch.tensor(0.5, dtype=torch.float64), torch.tensor(2.0, dtype=torch.float64))
@@ -92,18 +92,18 @@ def _two_graphs(titles: tuple[str, str], along: tuple[float, ...], second: bool,
     sweeps = (
         "blue s: value,  green t: tangent, carried forward,  orange r: adjoint, carried backward,  on arrows: local derivatives"
     )
-    made.supxlabel(sweeps + legend, fontsize=9, color=INK)
-    return made
+    fig.supxlabel(sweeps + legend, fontsize=9, color=INK)
+    return fig
 
 
 def graphs() -> Figure:
     """Draw two computations with values, tangents, adjoints and local derivatives."""
-    titles = ("x + x² at x = 3: the derivative is 7 both ways", "sin(x1 x2) + exp(x2) at (0.5, 2), along (1, 1)")
+    titles = ("x + x² at x = 3: both modes give the derivative 7", "sin(x1 x2) + exp(x2) at (0.5, 2), along (1, 1)")
     return _two_graphs(titles, (1.0, 1.0), False, "")
 
 
 def second_sweeps() -> Figure:
-    """Draw the same computations with their second-order adjoints, which end in a column of the Hessian."""
+    """Draw the same computations with second-order adjoints, whose last ones are a column of the Hessian."""
     titles = (
         "x + x² at x = 3: r' of x is the second derivative, 2",
         "sin(x1 x2) + exp(x2) at (0.5, 2), along (0, 1): r' of x is H (0, 1)",
@@ -119,21 +119,21 @@ def _chain(x: Tensor) -> Tensor:
 
 
 def memory() -> Figure:
-    """Draw the bytes alive after each operation of a chain, in both modes."""
-    made = figure(8, 3.8)
-    axes = made.subplots()
+    """Draw the allocated bytes after each operation of a chain, in both modes."""
+    fig = figure(8, 3.8)
+    axes = fig.subplots()
     x = torch.linspace(-1, 1, 100_000)
     found = profile(_chain, x, rounds=1)
     for name, cost, colour in (("reverse: u^T J", found.reverse, WARM), ("forward: J v", found.forward, GREEN)):
         megabytes = np.array(cost.memory) / 2**20
-        label = f"{name}, at most {megabytes.max():.1f} MB"
+        label = f"{name}, peak {megabytes.max():.1f} MB"
         axes.plot(np.linspace(0, 1, len(megabytes)), megabytes, color=colour, label=label)
         axes.fill_between(np.linspace(0, 1, len(megabytes)), megabytes, color=colour, alpha=0.12, lw=0)
-    axes.set(xlabel="share of the operations done", ylabel="alive, MB", xlim=(0, 1), ylim=(0, None))
-    axes.set_title(f"memory of one product through {DEPTH} layers of 100,000 numbers", fontsize=10, color=INK)
+    axes.set(xlabel="share of operations completed", ylabel="allocated memory, MB", xlim=(0, 1), ylim=(0, None))
+    axes.set_title(f"memory of one product through {DEPTH} layers of width 100,000", fontsize=10, color=INK)
     axes.legend(frameon=False, fontsize=9)
     axes.spines[["top", "right"]].set_visible(False)
-    return made
+    return fig
 
 
 def _dense(n: int, m: int) -> Callable[[Tensor], Tensor]:
@@ -143,12 +143,12 @@ def _dense(n: int, m: int) -> Callable[[Tensor], Tensor]:
 
 
 def modes() -> Figure:
-    """Draw operations and time of a whole Jacobian in each mode against n and m."""
-    made = figure(11, 3.9)
+    """Draw operations and time of a full Jacobian in each mode by n and m."""
+    fig = figure(11, 3.9)
     sizes = [1, 4, 16, 64, 256]
     shapes: tuple[Callable[[int], tuple[int, int]], ...] = (lambda k: (k, 16), lambda k: (16, k))
     titles = ("n inputs, 16 outputs", "16 inputs, m outputs")
-    for axes, title, shape, size in zip(made.subplots(1, 2, sharey=True), titles, shapes, "nm", strict=True):
+    for axes, title, shape, size in zip(fig.subplots(1, 2, sharey=True), titles, shapes, "nm", strict=True):
         found = [profile(_dense(*shape(k)), torch.ones(shape(k)[0])) for k in sizes]
         flops = ([p.inputs * p.forward.flops for p in found], [p.outputs * p.reverse.flops for p in found])
         times = ([p.forward_seconds for p in found], [p.reverse_seconds for p in found])
@@ -157,17 +157,17 @@ def modes() -> Figure:
             axes.plot(sizes, np.array(times[k]) * 1e9, color=colour, ls=":", marker=".", label=f"{name}, nanoseconds")
         axes.axvline(16, color=SOFT, lw=0.8)
         axes.set(xscale="log", yscale="log", xlabel=size)
-        axes.set_title(f"whole Jacobian: {title}", fontsize=10, color=INK)
+        axes.set_title(f"full Jacobian: {title}", fontsize=10, color=INK)
         axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, fontsize=8)
-    return made
+    return fig
 
 
 def second_order() -> Figure:
-    """Draw time and memory of a Hessian product in the four combinations for growing n."""
-    made = figure(11, 3.9)
+    """Draw time and memory of a Hessian-vector product in four mode combinations by n."""
+    fig = figure(11, 3.9)
     sizes = [16, 64, 256, 1024]
-    left, right = made.subplots(1, 2)
+    left, right = fig.subplots(1, 2)
     for (mode, product), colour in zip(PRODUCTS.items(), CYCLE, strict=False):
         costs = []
         for n in sizes:
@@ -179,10 +179,10 @@ def second_order() -> Figure:
         right.plot(sizes, [c.peak_bytes / 1024 for c in costs], color=colour, marker="o", label=label)
     for axes, what in ((left, "time, ms"), (right, "peak memory, kB")):
         axes.set(xscale="log", yscale="log", xlabel="n", ylabel=what)
-        axes.set_title(f"one product H v: {what}", fontsize=10, color=INK)
+        axes.set_title(f"one Hessian-vector product: {what}", fontsize=10, color=INK)
         axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False, fontsize=8)
-    return made
+    return fig
 
 
 def hessian_runs(n: int, mode: str, rounds: int = 5) -> tuple[int, Cost, Cost]:
@@ -198,10 +198,10 @@ def hessian_runs(n: int, mode: str, rounds: int = 5) -> tuple[int, Cost, Cost]:
 
 
 def hessians() -> Figure:
-    """Draw the operations and the time of a whole Hessian in the four combinations: of one run times the runs, and at once."""
-    made = figure(11, 3.9)
+    """Draw operations and time of a full Hessian in four mode combinations: run by run, and in one batch."""
+    fig = figure(11, 3.9)
     sizes = [4, 8, 16, 32, 64, 128]
-    left, right = made.subplots(1, 2)
+    left, right = fig.subplots(1, 2)
     values = np.array([profile(_dense(n, 1), torch.ones(n), rounds=0).value.flops for n in sizes])
     for mode, colour in zip(PRODUCTS, CYCLE, strict=False):
         runs, one, at_once = zip(*(hessian_runs(n, mode) for n in sizes), strict=True)
@@ -216,14 +216,14 @@ def hessians() -> Figure:
         axes.set(xscale="log", yscale="log", xlabel="n")
         axes.set_xticks(sizes, [str(n) for n in sizes], minor=False)
         axes.set_xticks([], minor=True)
-        axes.set_title(f"{what} of a whole Hessian: one run after the other, dotted: all at once", fontsize=10, color=INK)
+        axes.set_title(f"{what} of a full Hessian: sequential runs, dotted: one batch", fontsize=10, color=INK)
         axes.spines[["top", "right"]].set_visible(False)
     left.legend(frameon=False, fontsize=8)
-    return made
+    return fig
 
 
 def uncertainty(seed: int = 3) -> Figure:
-    """Draw how sure the optimal denoiser is of each pixel while it fills in the lower half of a digit."""
+    """Draw the optimal denoiser's posterior standard deviation of each pixel while inpainting the lower half of a digit."""
     images, _ = load_data("digits8").batch(torch.arange(1500))
     data = images.double() * 2 - 1
     schedule = Cosine()
@@ -234,10 +234,10 @@ def uncertainty(seed: int = 3) -> Figure:
     eps = noise.like(truth)
     x, times = noise.like(truth), np.linspace(0.95, 0.05, 46)
     shown = (5, 12, 20, 30)
-    made = figure(9.5, 4.4)
-    axes = made.subplots(2, 5)
-    _picture(axes[0, 0], truth[0, 0], "the digit", "gray")
-    _picture(axes[1, 0], torch.where(known, truth[0, 0], torch.zeros(())), "what is known", "gray")
+    fig = figure(9.5, 4.4)
+    axes = fig.subplots(2, 5)
+    _picture(axes[0, 0], truth[0, 0], "original", "gray")
+    _picture(axes[1, 0], torch.where(known, truth[0, 0], torch.zeros(())), "known pixels", "gray")
     column = 1
     for k, t in enumerate(times.tolist()):
         alpha, sigma = schedule(t)
@@ -246,10 +246,10 @@ def uncertainty(seed: int = 3) -> Figure:
         if k in shown:
             deviation = posterior_variance(denoiser, x, t).clamp(min=0).sqrt()
             _picture(axes[0, column], pair.x0[0, 0], f"E[x0 | x], t = {t:.2f}", "gray")
-            _picture(axes[1, column], deviation[0, 0], f"deviation, at most {float(deviation.max()):.2f}", "magma", (0, 1))
+            _picture(axes[1, column], deviation[0, 0], f"std, at most {float(deviation.max()):.2f}", "magma", (0, 1))
             column += 1
         x = pair.mix(*schedule(times[min(k + 1, len(times) - 1)]))
-    return made
+    return fig
 
 
 def _picture(axes: Axes, image: Tensor, title: str, colours: str, limits: tuple[float, float] = (-1, 1)) -> None:
@@ -273,7 +273,7 @@ PICTURES = {
 
 
 def draw(out: Path) -> list[Path]:
-    """Draw all pictures into a folder and return the files."""
+    """Draw all figures into a folder and return the files."""
     check_folder(out)
     files = [out / f"{name}.png" for name in PICTURES]
     for path, make in zip(files, PICTURES.values(), strict=True):

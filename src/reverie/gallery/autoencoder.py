@@ -1,4 +1,4 @@
-"""An autoencoder at work: what it gives back, its codes, ways between images, and what the best linear one would lose."""
+"""An autoencoder: reconstructions, codes, interpolation, and its error beside that of the best linear map."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from reverie.families.vae.model import VAE
 from reverie.runs.run import Run, load
 from reverie.runs.source_data import load_source_data
 
-SHOWN, WAYS, ON_THE_WAY = 10, 3, 9  # images given back; ways between two of them, and images of each
-CODED = 1000  # images whose codes are looked at
-GRID = 12  # decoded codes along each side of a plane of them
-EDGE = 0.02  # of the codes that lie beyond each side of that plane
+SHOWN, PATHS, PER_PATH = 10, 3, 9  # reconstructions; interpolations, and images of each
+CODED = 1000  # images whose codes are shown
+GRID = 12  # decoded codes on a side of the grid
+EDGE = 0.02  # share of the codes beyond each side of the grid
 
 
 @dataclass(frozen=True)
@@ -40,17 +40,17 @@ class Coder:
 
     @classmethod
     def of(cls, run: Run) -> Coder:
-        """Return that of a run, of autoencoders or of latent diffusion."""
+        """Return the autoencoder of a run, including runs of latent diffusion."""
         model = run.model
         if isinstance(model, Diffusion) and isinstance(model.codec, LatentCodec):
             model = model.codec.autoencoder
         if run.kind != "images" or not isinstance(model, Autoencoder | VAE):
             raise UserError(
-                f"{run.path} is a run of {run.config.family.name} on {run.kind}; this gallery shows autoencoders of images: the"
-                " families autoencoder, denoising-autoencoder and vae, and runs trained with --latent"
+                f"{run.path} is a run of {run.config.family.name} on {run.kind}; give a run of an autoencoder or"
+                " vae on images, or one trained with --latent"
             )
         if isinstance(model, VAE) and model.label_count:
-            raise UserError(f"the autoencoder of {run.path} needs labels; this gallery shows those that are trained without")
+            raise UserError(f"the autoencoder of {run.path} needs labels; give one trained without labels")
         train, held = load_source_data(run.config.data, folder=run.path).split(run.config.data.seed)
         (x, labels), (seen, their) = _some(held, CODED // 2), _some(train, CODED // 2)
         known = [*(labels if labels is not None else ()), *(their if their is not None else ())]
@@ -63,8 +63,8 @@ class Coder:
         return torch.cat([self.to_latent(part).flatten(1) for part in self.x.split(64)])
 
     @torch.no_grad()
-    def rebuilt(self) -> Tensor:
-        """Return all images as they are given back."""
+    def reconstructions(self) -> Tensor:
+        """Return the reconstructions of all images."""
         return torch.cat([self.from_latent(self.to_latent(part)) for part in self.x.split(64)])
 
 
@@ -73,7 +73,7 @@ def _some(data: Dataset, most: int) -> tuple[Tensor, Tensor | None]:
 
 
 def _rows(rows: list[tuple[str, Tensor]]) -> Figure:
-    """Draw rows of images of one length, each with its name."""
+    """Draw rows of images of equal length with names."""
     images = torch.cat([x for _, x in rows]).clamp(0, 1)
     shown = coloured(to_bytes(channels_last(images.cpu().numpy())))
     across = len(rows[0][1])
@@ -90,15 +90,15 @@ def _rows(rows: list[tuple[str, Tensor]]) -> Figure:
 
 
 def reconstructions(coder: Coder) -> Figure:
-    """Draw held-out images above what is given back of them."""
+    """Draw held-out images above their reconstructions."""
     x = coder.x[: min(SHOWN, coder.held)]
     with torch.no_grad():
         back = coder.from_latent(coder.to_latent(x))
-    return _rows([("held out", x), ("given back", back), ("difference", 0.5 + (back - x))])
+    return _rows([("held out", x), ("reconstructed", back), ("difference", 0.5 + (back - x))])
 
 
 def codes(coder: Coder) -> Figure:
-    """Draw the first two principal components of codes, coloured by label; of codes of two numbers these, decoded on a grid."""
+    """Draw two principal components of codes, coloured by label; two-dimensional codes directly, beside a decoded grid."""
     found = coder.codes().double().cpu()
     made = figure(6.5, 5.5)
     axes = made.subplots()
@@ -111,7 +111,7 @@ def codes(coder: Coder) -> Figure:
         tiles = coloured(images).reshape(GRID, GRID, *coloured(images).shape[1:])
         sheet = np.concatenate([np.concatenate(list(row), 1) for row in tiles])
         axes.imshow(sheet, extent=(float(low[0]), float(high[0]), float(low[1]), float(high[1])), aspect="auto")
-        axes.set(xlabel="first number", ylabel="second number", title="what each code stands for")
+        axes.set(xlabel="first dimension", ylabel="second dimension", title="decoded codes")
         return made
     centred = found - found.mean(0)
     _, values, axes_of = torch.linalg.svd(centred, full_matrices=False)
@@ -119,15 +119,15 @@ def codes(coder: Coder) -> Figure:
     dots(axes, (centred @ axes_of[:2].T).numpy(), colours(coder.labels, len(found)))
     legend(axes, coder.labels)
     across, up = (f"component, {float(share):.0%} of the variance" for share in shares)
-    axes.set(xlabel=f"first {across}", ylabel=f"second {up}", title=f"codes of {found.shape[1]:,} numbers, n = {len(found):,}")
+    axes.set(xlabel=f"first {across}", ylabel=f"second {up}", title=f"{len(found):,} codes of {found.shape[1]:,} dimensions")
     return made
 
 
 def interpolation(coder: Coder) -> Figure:
-    """Draw the straight way between two images through codes, above that through pixels."""
-    w = torch.linspace(0, 1, ON_THE_WAY, device=coder.x.device).reshape(-1, 1, 1, 1)
+    """Draw linear interpolations between two images in code space, above those in pixel space."""
+    w = torch.linspace(0, 1, PER_PATH, device=coder.x.device).reshape(-1, 1, 1, 1)
     rows = []
-    for k in range(min(WAYS, coder.held // 2)):
+    for k in range(min(PATHS, coder.held // 2)):
         a, b = coder.x[2 * k : 2 * k + 1], coder.x[2 * k + 1 : 2 * k + 2]
         with torch.no_grad():
             ends = coder.to_latent(torch.cat([a, b]))
@@ -135,12 +135,12 @@ def interpolation(coder: Coder) -> Figure:
             rows.append(("codes", coder.from_latent((1 - steps) * ends[:1] + steps * ends[1:])))
         rows.append(("pixels", (1 - w) * a + w * b))
     if not rows:
-        raise UserError("a way needs two held-out images, and there are fewer; train with more data")
+        raise UserError("interpolation needs two held-out images, and the run has fewer; train with more data")
     return _rows(rows)
 
 
 def _lost_by_components(known: Tensor, new: Tensor) -> Tensor:
-    """Return the mean squared error of new data by 1, 2, ... principal components of others: (k,).  known, new: (N, D)."""
+    """Return the mean squared error of new data by 1, 2, ... principal components of known data: (k,).  known, new: (N, D)."""
     if len(known) < 2 or not len(new):
         return torch.empty(0)
     mean = known.mean(0)
@@ -151,25 +151,26 @@ def _lost_by_components(known: Tensor, new: Tensor) -> Tensor:
 
 
 def spectrum(coder: Coder) -> Figure:
-    """Draw what the best linear map of k numbers loses, sum over j > k of s_j² (Eckart and Young 1936), and this one.
+    """Draw the error of the best linear map of rank k, sum over j > k of s_j² (Eckart and Young 1936), and the autoencoder's.
 
     Of as many numbers as images it loses nothing of these, so beside it is what that of half the images loses of the others.
     """
     x = coder.x.flatten(1).double().cpu()
     values = torch.linalg.svdvals(x - x.mean(0))
     left = (values**2).flip(0).cumsum(0).flip(0) / x.numel()
-    error = float((coder.rebuilt().flatten(1).double().cpu() - x).square().mean())
+    error = float((coder.reconstructions().flatten(1).double().cpu() - x).square().mean())
     numbers = coder.codes().shape[1]
     made = figure(9, 3.8)
     one, two = made.subplots(1, 2)
     one.semilogy(np.arange(1, len(values) + 1), values.clamp_min(1e-12).numpy(), color=ACCENT)
-    one.set(xlabel="k", ylabel="singular value", title=f"the spectrum of {len(x):,} images")
-    two.loglog(np.arange(1, len(left)), left[1:].numpy(), color=ACCENT, label="best linear map of k numbers")
+    one.set(xlabel="k", ylabel="singular value", title=f"spectrum of {len(x):,} images")
+    two.loglog(np.arange(1, len(left)), left[1:].numpy(), color=ACCENT, label="best linear map of rank k")
     new = _lost_by_components(x[::2], x[1::2])
-    two.loglog(np.arange(1, len(new) + 1), new.numpy(), "--", color=ACCENT, label="the same, of images it was not made for")
-    two.plot([numbers], [error], "o", color=WARM, label=f"this autoencoder, {numbers:,} numbers")
+    two.loglog(np.arange(1, len(new) + 1), new.numpy(), "--", color=ACCENT, label="the same, on held-out images")
+    two.plot([numbers], [error], "o", color=WARM, label=f"this autoencoder, {numbers:,} dimensions")
     least = min(error, float(new.min()) if len(new) else error) / 10
-    two.set(xlabel="numbers of a code", ylabel="mean squared error", title="what is lost", ylim=(max(least, 1e-12), None))
+    two.set(xlabel="dimensions of a code", ylabel="mean squared error", title="reconstruction error")
+    two.set_ylim(max(least, 1e-12), None)
     two.legend(fontsize=8, frameon=False)
     for axes in (one, two):
         axes.spines[["top", "right"]].set_visible(False)
@@ -180,7 +181,7 @@ PICTURES = {"reconstructions": reconstructions, "codes": codes, "interpolation":
 
 
 def draw(run: str | Path | Run, out: Path, device: str = "auto") -> list[Path]:
-    """Draw all four pictures into a folder and return the files."""
+    """Draw all four figures into a folder and return the files."""
     check_folder(out)
     coder = Coder.of(run if isinstance(run, Run) else load(run, device))
     files = [out / f"{name}.png" for name in PICTURES]

@@ -1,4 +1,4 @@
-"""Sparse matrices, their graphs, colourings and compressed forms, for small examples and for bands."""
+"""Sparse matrices with their graphs, colourings and compressed forms, for small examples and band matrices."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BANDS = np.abs(np.subtract.outer(np.arange(24), np.arange(24))) <= 5
 
 
 def _colour(c: int) -> tuple[float, float, float]:
-    """Return the c-th colour, lighter after each round of the cycle."""
+    """Return the c-th colour, lighter after each cycle."""
     base = np.array(to_rgb(CYCLE[c % len(CYCLE)]))
     faded = base + (1 - base) * min(0.75, 0.45 * (c // len(CYCLE)))
     return (float(faded[0]), float(faded[1]), float(faded[2]))
@@ -36,7 +36,7 @@ def _colour(c: int) -> tuple[float, float, float]:
 def draw_pattern(
     axes: Axes, pattern: np.ndarray, row_colors: np.ndarray, colors: np.ndarray, names: np.ndarray | None = None
 ) -> None:
-    """Draw the entries of a matrix as squares in the colours of their columns or rows; -1 is no colour."""
+    """Draw the entries of a matrix as squares in the colours of columns or rows; -1 means no colour."""
     picture = np.ones((*pattern.shape, 3))
     for i, j in zip(*np.nonzero(pattern), strict=True):
         c = int(colors[j]) if colors[j] >= 0 else int(row_colors[i])
@@ -73,12 +73,12 @@ def _bipartite(axes: Axes, coloring: Coloring) -> None:
 
 
 def _ring(axes: Axes, edges: np.ndarray, colors: np.ndarray) -> None:
-    """Draw a graph with its vertices on a circle; edges: how many there are between two vertices, (n, n)."""
+    """Draw a graph with vertices on a circle; edges: number of edges between two vertices, (n, n)."""
     n = len(colors)
     angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n
     places = np.stack([np.cos(angle), np.sin(angle)], 1)
     for i, j in zip(*np.nonzero(np.triu(edges, 1)), strict=True):
-        for bend in 0.12 * (np.arange(edges[i, j]) - (edges[i, j] - 1) / 2):  # side by side where there are several
+        for bend in 0.12 * (np.arange(edges[i, j]) - (edges[i, j] - 1) / 2):  # parallel edges side by side
             style = {"arrowstyle": "-", "color": SOFT, "lw": 1.2, "connectionstyle": f"arc3,rad={bend * 2}"}
             axes.annotate("", places[i], places[j], arrowprops=style, zorder=0)
     _dots(axes, places, colors, [f"{j + 1}" for j in range(n)])
@@ -91,7 +91,7 @@ def _adjacency(axes: Axes, coloring: Coloring) -> None:
 
 
 def _names(pattern: np.ndarray, symmetric: bool) -> np.ndarray:
-    """Number the entries a1, a2, ...; mirror images have one name."""
+    """Name the entries a1, a2, ...; symmetric entries share a name."""
     names = np.full(pattern.shape, "", dtype=object)
     count = 0
     for i, j in zip(*np.nonzero(pattern), strict=True):
@@ -124,9 +124,9 @@ def _compressed(axes: Axes, coloring: Coloring, names: np.ndarray) -> None:
 
 
 def _example(pattern: np.ndarray, problems: tuple[str, ...], symmetric: bool) -> Figure:
-    made = figure(10, 2.9 * len(problems))
+    fig = figure(10, 2.9 * len(problems))
     names = _names(pattern, symmetric)
-    for panels, problem in zip(made.subplots(len(problems), 3, squeeze=False), problems, strict=True):
+    for panels, problem in zip(fig.subplots(len(problems), 3, squeeze=False), problems, strict=True):
         coloring = color(pattern, problem)
         draw_pattern(panels[0], pattern, coloring.row_colors, coloring.colors, names)
         (_adjacency if symmetric else _bipartite)(panels[1], coloring)
@@ -135,7 +135,7 @@ def _example(pattern: np.ndarray, problems: tuple[str, ...], symmetric: bool) ->
         titles = (f"{problem}: {coloring.number} colours", "the graph", f"compressed, {product}")
         for axes, title in zip(panels, titles, strict=True):
             axes.set_title(title, fontsize=10, color=INK)
-    return made
+    return fig
 
 
 def rectangle() -> Figure:
@@ -149,61 +149,61 @@ def square() -> Figure:
 
 
 def bands() -> Figure:
-    """Draw a band matrix under the three problems."""
-    made = figure(11, 4.2)
-    for axes, problem in zip(made.subplots(1, 3), ("columns", "star", "acyclic"), strict=True):
+    """Draw a band matrix with three colourings."""
+    fig = figure(11, 4.2)
+    for axes, problem in zip(fig.subplots(1, 3), ("columns", "star", "acyclic"), strict=True):
         coloring = color(BANDS, problem)
         draw_pattern(axes, BANDS, coloring.row_colors, coloring.colors)
         axes.set_title(f"{problem}: {coloring.number} colours", fontsize=10, color=INK)
-    return made
+    return fig
 
 
 def arrow() -> Figure:
-    """Draw an arrow matrix: full rows by products with rows, the rest by products with columns."""
+    """Draw an arrow matrix: full rows by row products, the rest by column products."""
     pattern = np.eye(12, dtype=bool)
     pattern[0] = pattern[:, 0] = True
-    made = figure(11, 4.2)
-    for axes, problem in zip(made.subplots(1, 3), ("columns", "rows", "both"), strict=True):
+    fig = figure(11, 4.2)
+    for axes, problem in zip(fig.subplots(1, 3), ("columns", "rows", "both"), strict=True):
         coloring = color(pattern, problem)
         draw_pattern(axes, pattern, coloring.row_colors, coloring.colors)
-        if problem == "both":  # the entries that are read from products with rows, in colours of their own
+        if problem == "both":  # entries from row products, in separate colours
             for i in np.flatnonzero(coloring.row_colors >= 0):
                 shade = _colour(coloring.numbers[0] + int(coloring.row_colors[i]))
                 for j in np.flatnonzero(pattern[i]):
                     axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fc=shade, ec="#e3e8ee", lw=0.8))
         axes.set_title(f"{problem}: {coloring.number} colours", fontsize=10, color=INK)
-    return made
+    return fig
 
 
 def column_graph() -> Figure:
-    """Draw the graph of the columns that meet in a row, for two patterns: each meeting is an edge."""
-    made = figure(10, 5.4)
-    for panels, pattern in zip(made.subplots(2, 3), (RECTANGLE, TWICE), strict=True):
+    """Draw the column intersection graph of two patterns; each shared row is an edge."""
+    fig = figure(10, 5.4)
+    for panels, pattern in zip(fig.subplots(2, 3), (RECTANGLE, TWICE), strict=True):
         coloring = color(pattern)
         draw_pattern(panels[0], pattern, coloring.row_colors, coloring.colors, _names(pattern, False))
         shared = pattern.T.astype(int) @ pattern.astype(int)
         _ring(panels[1], shared, coloring.colors)
         _bipartite(panels[2], coloring)
-        titles = (f"{coloring.number} colours", "columns that meet, an edge for each row", "columns and rows")
+        titles = (f"{coloring.number} colours", "column intersection graph, an edge per row", "columns and rows")
         for axes, title in zip(panels, titles, strict=True):
             axes.set_title(title, fontsize=10, color=INK)
-    return made
+    return fig
 
 
 def cycle() -> Figure:
-    """Draw why a cycle of two colours is no colouring: each product holds two unknowns, and each unknown stands in two."""
-    made = figure(10, 5.4)
+    """Draw why a cycle of two colours is invalid: each product contains two unknowns."""
+    fig = figure(10, 5.4)
     names = _names(CYCLE_OF_FOUR, True)
-    for panels, problem in zip(made.subplots(2, 3), ("diagonal", "acyclic"), strict=True):
+    for panels, problem in zip(fig.subplots(2, 3), ("diagonal", "acyclic"), strict=True):
         coloring = exact_color(CYCLE_OF_FOUR, problem)
         draw_pattern(panels[0], CYCLE_OF_FOUR, coloring.row_colors, coloring.colors, names)
         _adjacency(panels[1], coloring)
         _compressed(panels[2], coloring, names)
-        told = "every sum has two unknowns" if problem == "diagonal" else "every entry can be read"
-        titles = (f"{TITLES[problem]}: {coloring.number} colours", "the graph", f"J S: {told}")
+        result = "every sum has two unknowns" if problem == "diagonal" else "every entry can be recovered"
+        titles = (f"{TITLES[problem]}: {coloring.number} colours", "the graph", f"J S: {result}")
         for axes, title in zip(panels, titles, strict=True):
             axes.set_title(title, fontsize=10, color=INK)
-    return made
+    return fig
 
 
 TITLES = {"diagonal": "neighbours differ", "acyclic": "acyclic", "star": "star", "columns": "distance 2"}
@@ -211,14 +211,14 @@ GRAPHS = {"path": PATH, "four-cycle": CYCLE_OF_FOUR, "five-cycle": CYCLE_OF_FIVE
 
 
 def chromatic() -> Figure:
-    """Draw the fewest colours of small graphs, found by trying all; they never fall from left to right."""
-    made = figure(10, 9.6)
-    for panels, (name, graph) in zip(made.subplots(len(GRAPHS), len(TITLES)), GRAPHS.items(), strict=True):
+    """Draw minimum colourings of small graphs by exhaustive search; numbers never decrease from left to right."""
+    fig = figure(10, 9.6)
+    for panels, (name, graph) in zip(fig.subplots(len(GRAPHS), len(TITLES)), GRAPHS.items(), strict=True):
         for axes, (problem, title) in zip(panels, TITLES.items(), strict=True):
             coloring = exact_color(graph, problem)
             _adjacency(axes, coloring)
             axes.set_title(f"{name}, {title}: {coloring.number}", fontsize=10, color=INK)
-    return made
+    return fig
 
 
 PICTURES = {
@@ -233,7 +233,7 @@ PICTURES = {
 
 
 def draw(out: Path) -> list[Path]:
-    """Draw all pictures into a folder and return the files."""
+    """Draw all figures into a folder and return the files."""
     check_folder(out)
     files = [out / f"{name}.png" for name in PICTURES]
     for path, make in zip(files, PICTURES.values(), strict=True):

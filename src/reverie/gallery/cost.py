@@ -1,4 +1,4 @@
-"""What a transformer costs: 2 N (d_k + d_v) n² + 4 N (d_k + d_v + d_ff) d n operations, against those counted and timed."""
+"""Cost of a transformer: 2 N (d_k + d_v) n² + 4 N (d_k + d_v + d_ff) d n operations by formula, counted, and timed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from reverie.nets.sequence import Decoder
 
 LAYERS, HEADS = 2, 4
 LENGTHS, WIDTHS = (64, 128, 256, 512, 1024, 2048), (32, 64, 128, 256, 512)
-LENGTH, WIDTH = 256, 128  # of those whose other size is varied
+LENGTH, WIDTH = 256, 128  # fixed length and width while the other varies
 REPEATS = 3
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one pass over n tokens costs: operations by the formula, and counted; seconds of the processor."""
+    """Cost of one pass over n tokens: operations by formula and counted, and seconds of CPU time."""
 
     n: int
     d: int
@@ -59,7 +59,7 @@ def measured(n: int, d: int, layers: int = LAYERS) -> Cost:
 
 
 def draw(out: Path) -> list[Path]:
-    """Draw costs over length and width, and write them as a table, into a folder."""
+    """Draw cost by length and width, and write a table, into a folder."""
     check_folder(out)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -67,8 +67,8 @@ def draw(out: Path) -> list[Path]:
         over_n, over_d = [measured(n, WIDTH) for n in LENGTHS], [measured(LENGTH, d) for d in WIDTHS]
     finally:
         torch.set_num_threads(threads)
-    made = figure(10, 4)
-    for axes, rows, name in zip(made.subplots(1, 2), (over_n, over_d), ("n", "d"), strict=True):
+    fig = figure(10, 4)
+    for axes, rows, name in zip(fig.subplots(1, 2), (over_n, over_d), ("n", "d"), strict=True):
         places = [getattr(row, name) for row in rows]
         axes.loglog(places, [row.formula for row in rows], "-", color=SOFT, lw=4, alpha=0.5, label="formula")
         axes.loglog(places, [row.counted for row in rows], "o", color=CYCLE[0], ms=5, label="counted")
@@ -77,18 +77,16 @@ def draw(out: Path) -> list[Path]:
         label_axes(axes, f"{LAYERS} layers, {fixed}", what, "operations")
         seconds = axes.twinx()
         seconds.loglog(places, [1e3 * row.seconds for row in rows], "s--", color=CYCLE[1], ms=4, lw=1, label="time")
-        seconds.set_ylabel("milliseconds of one thread", fontsize=9, color=CYCLE[1])
+        seconds.set_ylabel("milliseconds on one thread", fontsize=9, color=CYCLE[1])
         seconds.spines[["top"]].set_visible(False)
         for both in (axes, seconds):
             both.set_xticks(places, [str(p) for p in places])
             both.minorticks_off()
         lines = [*axes.lines, *seconds.lines]
         axes.legend(lines, [str(line.get_label()) for line in lines], fontsize=8, frameon=False, loc="upper left")
-    made.suptitle(
-        "A transformer's cost: attention grows with the square of n, the rest with the square of d", fontsize=10, color=INK
-    )
+    fig.suptitle("Cost of a transformer: attention is quadratic in n, the rest quadratic in d", fontsize=10, color=INK)
     files = [out / "cost.png", out / "cost.csv"]
-    save(made, files[0])
+    save(fig, files[0])
     with atomic(files[1]) as aside, aside.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(("n", "d", "formula", "counted", "milliseconds"))

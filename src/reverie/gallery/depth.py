@@ -1,4 +1,4 @@
-"""Gradients over depth: what residuals, LayerNorm and BatchNorm do to them in a deep network as it begins."""
+"""Gradients by depth: the effect of residual connections, LayerNorm and BatchNorm in a deep network at initialization."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from reverie.draw.curves import label_axes
 from reverie.draw.picture import CYCLE, SOFT, check_picture, figure, save
 
 DEPTH, WIDTH, BATCH = 60, 64, 64
-LEAST = 1e-16  # that is drawn
-# Whether x is added to what a layer makes of it, which norm there is, and whether it comes before or after that.
+LEAST = 1e-16  # smallest value shown
+# Whether there is a residual connection, the norm, and its position.
 WAYS: dict[str, tuple[bool, str, str]] = {
     "plain": (False, "none", "pre"), "LayerNorm": (False, "layer", "pre"), "BatchNorm": (False, "batch", "pre"),
     "residual": (True, "none", "pre"), "residual, LayerNorm before (pre)": (True, "layer", "pre"),
@@ -22,7 +22,7 @@ WAYS: dict[str, tuple[bool, str, str]] = {
 
 
 class Layer(nn.Module):
-    """f(x) = W2 relu(W1 x), with or without x added and with a norm before or after."""
+    """f(x) = W2 relu(W1 x), with or without residual connection, with a norm before or after."""
 
     def __init__(self, residual: bool, norm: str, place: str) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Layer(nn.Module):
 
 
 def gradients(way: str, seed: int = 0) -> np.ndarray:
-    """Return the norm of the gradient of a loss, 1/2 |x_L - y|² of a random y, at what enters each layer: (DEPTH + 1,)."""
+    """Return the norm of the gradient of 1/2 |x_L - y|² for a random y at the input of each layer: (DEPTH + 1,)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layers = [Layer(*WAYS[way]) for _ in range(DEPTH)]
@@ -50,23 +50,23 @@ def gradients(way: str, seed: int = 0) -> np.ndarray:
     places = [x.requires_grad_()]
     for layer in layers:
         places.append(layer(places[-1]))
-    found = torch.autograd.grad(0.5 * (places[-1] - target).square().sum(1).mean(), places)
-    return np.array([float(g.norm()) for g in found])
+    gradients = torch.autograd.grad(0.5 * (places[-1] - target).square().sum(1).mean(), places)
+    return np.array([float(g.norm()) for g in gradients])
 
 
 def draw(out: Path) -> list[Path]:
-    """Draw the norms over depth into one picture."""
+    """Draw the gradient norms by depth."""
     check_picture(out)
-    made = figure(9.5, 4.2)
-    axes = made.subplots()
+    fig = figure(9.5, 4.2)
+    axes = fig.subplots()
     axes.axhline(1, color=SOFT, lw=0.8)
     for k, way in enumerate(WAYS):
         norms = gradients(way)
         norms = norms / norms[-1]
         norms[norms < LEAST] = np.nan
         axes.semilogy(range(DEPTH + 1), norms, "-" if WAYS[way][0] else "--", lw=1.6, color=CYCLE[k], label=way)
-    title = "How much of the gradient reaches each layer, of what it is at the end"
-    label_axes(axes, title, f"layer, of {DEPTH} of width {WIDTH} with weights as they begin", "norm of the gradient")
+    title = "Norm of the gradient at each layer, relative to the last"
+    label_axes(axes, title, f"layer, of {DEPTH} of width {WIDTH} at initialization", "norm of the gradient")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
-    save(made, out)
+    save(fig, out)
     return [out]

@@ -1,4 +1,4 @@
-"""Both ways of flows: how long a datum takes to noise, with its density, and back, as it grows."""
+"""Speed of flows in both directions: time per datum to noise with density, and back, by size."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from reverie.base.files import check_folder
 from reverie.draw.picture import CYCLE, figure, save
 from reverie.families.flow.settings import FlowSettings, build_flow
 
-POINTS = (2, 8, 32, 128)  # numbers of a datum
-SIDES = (8, 16)  # of images, for the flow that takes nothing else
+POINTS = (2, 8, 32, 128)  # values in a datum
+SIDES = (8, 16)  # of images, for the multiscale flow
 HIDDEN, LAYERS = 64, 3
 TIMES = {"there": "to noise, with its density", "back": "from noise: a sample"}
 
 
 def timed(seed: int = 0) -> list[dict[str, float | str]]:
-    """Return the seconds that each kind of flow takes each way, untrained, on one thread."""
-    found: list[dict[str, float | str]] = []
+    """Return the seconds of each flow in each direction, untrained, on one thread."""
+    rows: list[dict[str, float | str]] = []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -32,29 +32,29 @@ def timed(seed: int = 0) -> list[dict[str, float | str]]:
                 settings = FlowSettings(transform=transform, hidden=HIDDEN, layers=LAYERS, codec=codec)
                 flow = build_flow(settings, shape, 0, seed).eval()
                 there, back = flow.seconds_each_way()
-                found.append({"transform": transform, "numbers": flow.size, "there": there, "back": back})
+                rows.append({"transform": transform, "numbers": flow.size, "there": there, "back": back})
     finally:
         torch.set_num_threads(threads)
-    return found
+    return rows
 
 
 def speeds(seed: int = 0) -> Figure:
-    """Draw the time of each way against the numbers of a datum: an autoregressive flow is quick one way only."""
-    rows, made = timed(seed), figure(9, 3.8)
-    for axes, (way, title) in zip(made.subplots(1, 2, sharey=True), TIMES.items(), strict=True):
+    """Draw the time in each direction by size: an autoregressive flow is fast in one direction only."""
+    rows, fig = timed(seed), figure(9, 3.8)
+    for axes, (way, title) in zip(fig.subplots(1, 2, sharey=True), TIMES.items(), strict=True):
         for k, name in enumerate(dict.fromkeys(row["transform"] for row in rows)):
             own = [row for row in rows if row["transform"] == name]
             axes.loglog([float(row["numbers"]) for row in own], [1e3 * float(row[way]) for row in own],
                         color=CYCLE[k % len(CYCLE)], marker="o", ms=4, lw=1.5, label=str(name))  # fmt: skip
-        axes.set(xlabel="numbers of a datum", title=title)
+        axes.set(xlabel="values in a datum", title=title)
         axes.spines[["top", "right"]].set_visible(False)
-    made.axes[0].set_ylabel("milliseconds for a datum, 64 at once")
-    made.axes[0].legend(fontsize=8, frameon=False)
-    return made
+    fig.axes[0].set_ylabel("milliseconds per datum, batch of 64")
+    fig.axes[0].legend(fontsize=8, frameon=False)
+    return fig
 
 
 def draw(out: Path, seed: int = 0) -> list[Path]:
-    """Draw the picture into a folder and return its file."""
+    """Draw the figure into a folder and return its file."""
     check_folder(out)
     path = out / "speeds.png"
     save(speeds(seed), path)

@@ -1,4 +1,4 @@
-"""The forward process: data turn into noise along one Markov chain, as a sheet and as a film."""
+"""The forward process: data become noise along one Markov chain, as a sheet and as a film."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from reverie.draw.picture import (
 
 FRAMES = 41  # of a film, from t = 0 to t = 1
 SHOWN: dict[Kind, int] = {"points": 1000, "images": 9}
-COLUMNS: dict[Kind, int] = {"points": 5, "images": 11}  # of a sheet; they show times of the film
+COLUMNS: dict[Kind, int] = {"points": 5, "images": 11}  # of a sheet, at times of the film
 
-Moment = tuple[float, np.ndarray]  # a time, and data there as users have them
+Moment = tuple[float, np.ndarray]  # a time, and the noised data in user units
 
 
 def walk(schedule: Schedule, codec: Codec, x: Tensor, seed: int) -> list[Moment]:
@@ -72,23 +72,23 @@ def _some(moments: Sequence[Moment], kind: Kind) -> list[Moment]:
 
 
 def sheet(schedule: Schedule, moments: Sequence[Moment], limits: tuple[float, float] | None = None) -> Figure:
-    """Draw some of the times side by side: points in the plane, or a column of images for each."""
+    """Draw some of the times side by side: points in the plane, or a column of images per time."""
     kind: Kind = "points" if moments[0][1].ndim == 2 else "images"
     chosen = _some(moments, kind)
     if kind == "points":
-        made = figure(15, 3.6)
+        fig = figure(15, 3.6)
         limits = limits or axis_limits(np.concatenate([x[:, :2] for _, x in chosen]))
-        for axes, (t, x) in zip(made.subplots(1, len(chosen)), chosen, strict=True):
+        for axes, (t, x) in zip(fig.subplots(1, len(chosen)), chosen, strict=True):
             dots(square_axes(axes, limits, _about(schedule, t)), x)
-        return made
+        return fig
     columns = [contact_sheet(to_bytes(x), columns=1) for _, x in chosen]
     tall, wide = columns[0].shape[:2]
-    made = figure(1.25 * len(chosen), 1.2 * tall / wide + 0.7)
-    for axes, (t, _), column in zip(made.subplots(1, len(chosen)), chosen, columns, strict=True):
+    fig = figure(1.25 * len(chosen), 1.2 * tall / wide + 0.7)
+    for axes, (t, _), column in zip(fig.subplots(1, len(chosen)), chosen, columns, strict=True):
         axes.imshow(column, interpolation="nearest")
         axes.set_axis_off()
         axes.set_title(_about(schedule, t, "\n"), fontsize=8, color=INK)
-    return made
+    return fig
 
 
 def film(schedule: Schedule, moments: Sequence[Moment], limits: tuple[float, float] | None = None) -> Iterator[np.ndarray]:
@@ -98,30 +98,30 @@ def film(schedule: Schedule, moments: Sequence[Moment], limits: tuple[float, flo
             yield with_heading(contact_sheet(to_bytes(x)), _about(schedule, t))
         return
     limits = limits or axis_limits(np.concatenate([x[:, :2] for _, x in moments]))
-    made = figure(5, 5.2)
-    axes = square_axes(made.subplots(), limits)
+    fig = figure(5, 5.2)
+    axes = square_axes(fig.subplots(), limits)
     cloud = dots(axes, moments[0][1])
     for t, x in moments:
         cloud.set_offsets(np.pad(x, ((0, 0), (0, 1)))[:, :2])
         axes.set_title(_about(schedule, t), fontsize=10, color=INK)
-        yield pixels(made)
+        yield pixels(fig)
 
 
 def draw(
     data: DataSource, out: Path, *, schedule: str | Spec = "linear", seed: int = 0, reading: Mapping[str, Any] | None = None
 ) -> list[Path]:
-    """Draw the sheet and the film of a data set into a folder and return the files; reading: options of `load_data`."""
+    """Draw sheet and film of a dataset into a folder and return the files; reading: options of `load_data`."""
     check_folder(out)
     process = build(SCHEDULES, schedule, "schedule")
     dataset = load_data(data, seed=check_seed(seed), **(reading or {}))
     if dataset.kind not in SHOWN:
-        raise UserError(f"{dataset.name} holds {dataset.kind}; this gallery shows {' and '.join(SHOWN)}")
+        raise UserError(f"this gallery needs {' or '.join(SHOWN)}, and {dataset.name} has {dataset.kind}; give other data")
     x = dataset.subsample(min(SHOWN[dataset.kind], max_film_samples(dataset.shape)))
     codec = build(CODECS, {"name": "pixels"} if dataset.kind == "images" else standard_spec(x), "codec")
     moments = walk(process, codec, x, seed)
-    made = sheet(process, moments)
-    set_suptitle(made, f"{dataset.name} under the schedule {format_spec(schedule)}")
+    fig = sheet(process, moments)
+    set_suptitle(fig, f"{dataset.name}, schedule {format_spec(schedule)}")
     files = [out / "forward.png", out / "forward.gif"]
-    save(made, files[0])
+    save(fig, files[0])
     write_film(files[1], film(process, moments))
     return files

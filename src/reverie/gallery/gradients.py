@@ -1,4 +1,4 @@
-"""How far gradients reach back in recurrent networks: the norm of d h_t / d h_0 over t, for rnn and lstm."""
+"""Gradients of recurrent networks over time: the norm of d h_t / d h_0 for rnn and lstm."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from reverie.runs.run import Run, load
 from reverie.runs.source_data import load_source_data
 
 DIM, LENGTH = 48, 200
-RADII = (0.6, 0.9, 1.0, 1.5)  # of the recurrent matrix of an rnn, which begins as so many times an orthogonal one
+RADII = (0.6, 0.9, 1.0, 1.5)  # of the recurrent matrix of an rnn, initialized as a scaled orthogonal matrix
 FORGETS = (0.0, 1.0, 4.0)  # biases of an lstm's forget gates
-LEAST = 1e-16  # that is drawn
+LEAST = 1e-16  # smallest value shown
 
 
 def gradient_norms(net: Recurrent, x: Tensor) -> Tensor:
-    """Return |d h_t / d s_0| for t = 1 .. T, the largest singular value; s_0: h, of an lstm h and c, of all layers.
+    """Return |d h_t / d s_0| for t = 1 .. T, the largest singular value; s_0: h, for an lstm h and c, of all layers.
 
     J_t = (d s_t / d s_{t-1}) J_{t-1}, in float64.  x: (T, dim).
     """
@@ -41,7 +41,7 @@ def gradient_norms(net: Recurrent, x: Tensor) -> Tensor:
     top = slice(sizes[0] - net.dim, sizes[0])  # h of the last layer
     norms = []
     for vector in x:
-        many = state.expand(len(state), -1).clone().requires_grad_()  # a copy for each row of the derivative
+        many = state.expand(len(state), -1).clone().requires_grad_()  # a copy per row of the derivative
         parts = tuple(part.unflatten(1, shape) for part, shape in zip(many.split(sizes, 1), shapes, strict=True))
         _, after = net.step(vector.expand(len(state), -1), State(parts, 1))
         flat = torch.cat([t.flatten(1) for t in after.tensors], 1)
@@ -52,29 +52,29 @@ def gradient_norms(net: Recurrent, x: Tensor) -> Tensor:
 
 
 def untrained(seed: int = 0) -> dict[str, tuple[Recurrent, Tensor]]:
-    """Return rnns and lstms as they begin, with the same inputs: standard normal vectors."""
+    """Return untrained rnns and lstms with standard normal inputs."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        x, found = torch.randn(LENGTH, DIM), dict[str, tuple[Recurrent, Tensor]]()
+        x, networks = torch.randn(LENGTH, DIM), dict[str, tuple[Recurrent, Tensor]]()
         for radius in RADII:
             rnn = RNN(DIM)
             weights = dict(rnn.cells.named_parameters())
             weights["weight_hh_l0"].data.mul_(radius)
             weights["weight_ih_l0"].data.mul_(0.2)
-            found[f"rnn, recurrent weights of size {radius:g}"] = (rnn, x)
+            networks[f"rnn, recurrent weights of scale {radius:g}"] = (rnn, x)
         for bias in FORGETS:
             lstm = LSTM(DIM)
             nn.init.constant_(dict(lstm.cells.named_parameters())["bias_ih_l0"][DIM : 2 * DIM], bias)
-            found[f"lstm, forget bias {bias:g}"] = (lstm, x)
-    return found
+            networks[f"lstm, forget bias {bias:g}"] = (lstm, x)
+    return networks
 
 
 @torch.no_grad()
 def trained(run: Run) -> tuple[Recurrent, Tensor]:
-    """Return the network of a run, and the vectors of a held-out datum."""
+    """Return the network of a run, and the input vectors of a held-out datum."""
     model = run.model
     if not isinstance(model, SequenceModel | NeuralLanguageModel) or not isinstance(model.net, Recurrent):
-        raise UserError(f"{run.path} is a run of {run.config.family.name}; this gallery shows runs of rnn and lstm")
+        raise UserError(f"{run.path} is a run of {run.config.family.name}; this gallery needs runs of rnn and lstm")
     held = load_source_data(run.config.data, folder=run.path).split(run.config.data.seed)[1]
     x, labels = held.batch(torch.arange(chunk_size(held.shape, 1)))
     z = model.encode(x.to(model.device))
@@ -86,12 +86,12 @@ def trained(run: Run) -> tuple[Recurrent, Tensor]:
 
 
 def draw(out: Path, runs: Sequence[str | Path | Run] = (), device: str = "auto") -> list[Path]:
-    """Draw the norms over time into one picture, those of runs beside those of networks as they begin."""
+    """Draw gradient norms over time, of runs beside untrained networks."""
     check_picture(out)
     opened = [run if isinstance(run, Run) else load(run, device) for run in runs]
     shown = {**untrained(), **{f"{run.config.family.name}, {run.path.name} trained": trained(run) for run in opened}}
-    made = figure(9, 4.2)
-    axes = made.subplots()
+    fig = figure(9, 4.2)
+    axes = fig.subplots()
     axes.axhline(1, color=SOFT, lw=0.8)
     for k, (name, (net, x)) in enumerate(shown.items()):
         norms = gradient_norms(net, x).cpu().numpy()
@@ -99,8 +99,8 @@ def draw(out: Path, runs: Sequence[str | Path | Run] = (), device: str = "auto")
         style = "-" if isinstance(net, LSTM) else "--"
         width = 2.2 if k >= len(RADII) + len(FORGETS) else 1.4
         axes.semilogy(range(1, len(norms) + 1), norms, style, lw=width, color=CYCLE[k % len(CYCLE)], label=name)
-    title = "How much of h_0 is left in h_t: gradients vanish, explode or last"
-    label_axes(axes, title, "t", "norm of d h_t / d h_0, of lstms and c_0")
+    title = "Sensitivity of h_t to h_0: vanishing, exploding or preserved gradients"
+    label_axes(axes, title, "t", "norm of d h_t / d h_0, for lstm d h_t / d (h_0, c_0)")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
-    save(made, out)
+    save(fig, out)
     return [out]

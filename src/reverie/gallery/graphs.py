@@ -1,4 +1,4 @@
-"""The graphical model of every family: circles and arrows, data shaded, plates, and the factorisation in letters and words."""
+"""The graphical model of every family: nodes and arrows, shaded data, plates, and the factorisation in formula and words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reverie.draw.picture import ACCENT, INK, SOFT, check_picture, figure, save
 from reverie.families import FAMILIES
 from reverie.families.graphical import LEVELS, GraphicalModel
 
-# All lengths are inches, and the axes of the figure are measured in them.
+# Lengths are in inches; the axes of the figure have these units.
 COLUMNS, WIDE, MARGIN = 3, 4.9, 0.3
 RADIUS, STEP, ELIDED, RISE = 0.25, 1.0, 0.4, 0.9  # of a circle; between circles; more where some are left out; side by side
 OVER, UNDER, BESIDE, FARTHER = (
@@ -36,7 +36,7 @@ Place = tuple[float, float]
 
 @dataclass(frozen=True)
 class Arrow:
-    """An arrow between two places.  bend: of matplotlib's arc3; elided: whether it stands for several."""
+    """An arrow between two positions.  bend: of matplotlib's arc3; elided: whether it stands for several arrows."""
 
     start: Place
     end: Place
@@ -46,12 +46,12 @@ class Arrow:
 
     @property
     def middle(self) -> Place:
-        """The point half way along it."""
+        """The midpoint of the arrow."""
         (x, y), (u, v) = self.start, self.end
         return (x + u) / 2 + self.bend * (v - y) / 2, (y + v) / 2 - self.bend * (u - x) / 2
 
     def clear_of(self, circles: Iterable[Place]) -> bool:
-        """Tell whether it passes no circle but its own closely."""
+        """Return whether it keeps clear of all other nodes."""
         start, middle, end = (np.array(place) for place in (self.start, self.middle, self.end))
         s = np.linspace(0, 1, 41)[:, None]
         curve = start + s * (4 * middle - 3 * start - end) + 2 * s**2 * (start + end - 2 * middle)
@@ -60,7 +60,7 @@ class Arrow:
 
 
 def places(model: GraphicalModel) -> dict[str, Place]:
-    """Put each node as far to the left as its longest way to an end, and those of one distance below each other."""
+    """Place each node by its longest path to a leaf, nodes of equal distance below each other."""
     graph, top = model.graph(), model.levels()[:1]
     far: dict[str, float] = {}
     for v in reversed(graph.nodes):
@@ -71,19 +71,19 @@ def places(model: GraphicalModel) -> dict[str, Place]:
 
 
 def arrows(model: GraphicalModel, at: Mapping[str, Place]) -> list[Arrow]:
-    """Return the arrows of the model, straight or over the circles between, and those of the encoder below."""
+    """Return the arrows of the model, straight or bent around nodes, and those of the encoder."""
     levels, model_graph, encoder = model.levels(), model.graph(), model.encoder_graph()
-    found = []
+    placed = []
     for graph in filter(None, (model_graph, encoder)):
         for a, b in sorted(graph.edges):
             dashed, (x, u) = graph is encoder, (at[a][0], at[b][0])
             passed = sum(min(x, u) < at[v][0] < max(x, u) and at[v][1] == at[a][1] == at[b][1] for v in at)
             least = (BESIDE if (a, b) in model_graph.edges else UNDER) if dashed else OVER if passed else 0.0
-            side = 1 if (u > x) == dashed else -1  # arc3 bends to the right of its way
+            side = 1 if (u > x) == dashed else -1  # arc3 bends to the right of the direction
             arrow = Arrow(at[a], at[b], side * (least + FARTHER * passed), {a, b} == set(levels[:2]), dashed)
             bent = (replace(arrow, bend=arrow.bend + way * k * FARTHER) for k in range(12) for way in (side, -side))
-            found.append(next((one for one in bent if one.clear_of(at.values())), arrow))
-    return found
+            placed.append(next((one for one in bent if one.clear_of(at.values())), arrow))
+    return placed
 
 
 def letters(name: str, model: GraphicalModel) -> str:
@@ -138,7 +138,7 @@ def _arrow(axes: Axes, arrow: Arrow) -> None:
 
 
 def _extent(at: Mapping[str, Place], drawn: Iterable[Arrow]) -> tuple[float, float]:
-    """Return how far below and above its middle a graph reaches, the plate left out."""
+    """Return the extent of a graph below and above its middle, without the plate."""
     heights = [y for _, y in at.values()]
     bends = [arrow.middle[1] for arrow in drawn]
     return min([min(heights) - RADIUS, *bends]), max([max(heights) + RADIUS, *bends])
@@ -152,7 +152,7 @@ def _panel_heights(model: GraphicalModel) -> tuple[float, float]:
 
 
 def _graph(axes: Axes, model: GraphicalModel, x: float, y: float) -> None:
-    """Draw a graph around a place."""
+    """Draw a graph around a position."""
     graph = model.graph()
     at = {v: (x + u, y + w) for v, (u, w) in places(model).items()}
     drawn = arrows(model, at)
@@ -182,13 +182,13 @@ def _text_height(model: GraphicalModel) -> float:
 
 
 def _lines(words: str) -> list[str]:
-    """Return words in as few lines as they need, and those of much the same length."""
+    """Return words in the smallest number of lines, of similar lengths."""
     fewest = len(textwrap.wrap(words, LETTERS))
     return next(lines for n in range(1, LETTERS + 1) if len(lines := textwrap.wrap(words, n)) == fewest)
 
 
 def _legend(axes: Axes, models: Iterable[GraphicalModel], width: float, y: float) -> None:
-    """Say what the signs mean that are used, in one line in the middle."""
+    """Draw the legend of symbols in one centred line."""
     given = ["given"] if any(model.graph().given for model in models) else []
     signs = ["data", "latent", *given, "model", "encoder, or forward process", "repeated: N data"]
     wide = [0.55 + 0.066 * len(sign) for sign in signs]
@@ -207,7 +207,7 @@ def _legend(axes: Axes, models: Iterable[GraphicalModel], width: float, y: float
                                            color=colour, shrinkA=0, shrinkB=0))  # fmt: skip
         axes.text(x + 0.3, y, sign, ha="left", va="center_baseline", fontsize=9, color=INK)
         x += room
-    note = "Where data have labels, everything is given the label too."
+    note = "For labelled data, all variables are conditioned on the label."
     axes.text(width / 2, y - 0.27, note, ha="center", va="center", fontsize=9, color=SOFT)
 
 
@@ -223,8 +223,8 @@ def draw(out: Path) -> list[Path]:
     texts = [max(_text_height(graphs[name]) for name in row) for row in rows]
     tall = [TITLE + a + b + t + GAP for a, b, t in zip(above, below, texts, strict=True)]
     width, height = across * WIDE + 2 * MARGIN, sum(tall) + 2 * MARGIN + 0.6
-    made = figure(width, height, {"left": 0, "right": 1, "bottom": 0, "top": 1})
-    axes = made.subplots()
+    fig = figure(width, height, {"left": 0, "right": 1, "bottom": 0, "top": 1})
+    axes = fig.subplots()
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis("off")
     top = height - MARGIN
@@ -236,5 +236,5 @@ def draw(out: Path) -> list[Path]:
             _text(axes, graphs[name], x, y - down - 0.08)
         top -= all_of_it
     _legend(axes, graphs.values(), width, MARGIN + 0.35)
-    save(made, out)
+    save(fig, out)
     return [out]

@@ -1,4 +1,4 @@
-"""The same seeds under growing guidance: labels or prompts down, scales across."""
+"""The same seeds with growing guidance: labels or prompts down, scales across."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from reverie.runs.sampling_options import Options
 SCALES = "0,1,2,4,8"
 SHOWN: dict[Kind, int] = {"points": 300, "images": 4}  # data in a cell
 MOST_LABELS, MOST_SCALES = 12, 12
-LINE = 24  # letters of a prompt in a line beside its row
+LINE = 24  # characters per line of a prompt beside its row
 
 
 def draw(
@@ -43,27 +43,27 @@ def draw(
     device: str = "auto",
     **options: Unpack[Options],
 ) -> list[Path]:
-    """Draw the sheet and return its file; prompts: a row for each, with | between; options: seed, sampler, steps and such."""
+    """Draw the sheet and return its file; prompts: separated by |, one row each; options: seed, sampler, steps and others."""
     if options.get("label") is not None or "guidance" in options:
-        raise UserError("every label and several scales are shown; give the scales, and leave label and guidance out")
+        raise UserError("this gallery shows all labels and scales; give the scales, and leave label and guidance out")
     check_picture(out)
     run = run if isinstance(run, Run) else load(run, device)
     key: Literal["label", "prompt"] = "label" if prompts is None else "prompt"
     names: Sequence[str] = run.config.data.labels[:MOST_LABELS] if prompts is None else _prompts(prompts)
     if not names and run.config.data.condition is not None:
-        raise UserError(f"the run {run.path} was trained by captions; give --prompts 'a thin seven|a thick seven'")
+        raise UserError(f"the run {run.path} was trained with captions; give --prompts 'a thin seven|a thick seven'")
     if not names:
-        raise UserError(f"the run {run.path} was trained without labels, so guidance has nothing to steer by")
+        raise UserError(f"the run {run.path} was trained without labels, which guidance needs; give another run")
     values = read_numbers(scales, "the scales")
     if len(values) > MOST_SCALES or max(map(abs, values)) > MAX_GUIDANCE:
-        raise UserError(f"at most {MOST_SCALES} scales within +-{MAX_GUIDANCE} can be shown, got {scales}")
+        raise UserError(f"at most {MOST_SCALES} scales between -{MAX_GUIDANCE} and {MAX_GUIDANCE} are allowed, got {scales}")
     images = run.kind == "images"
     n = SHOWN[run.kind]
     cells = [[run.sample(n, **_option(options, key, name, scale)).x for scale in values] for name in names]
     limits = None if images else axis_limits(np.concatenate([x[:, :2] for x in cells[0]] + [row[0][:, :2] for row in cells]))
     wide, tall = (0.62 * n, 0.7) if images else (1.7, 1.7)
-    made = figure(wide * len(values) + 1.2, tall * len(names) + 0.7)
-    panels = made.subplots(len(names), len(values), squeeze=False)
+    fig = figure(wide * len(values) + 1.2, tall * len(names) + 0.7)
+    panels = fig.subplots(len(names), len(values), squeeze=False)
     tint = colours([str(k) for k in range(len(names))], len(names))
     for row, name in enumerate(names):
         for column, scale in enumerate(values):
@@ -81,24 +81,24 @@ def draw(
             if column == 0:
                 beside = matplotlib_text(fill(name, LINE))
                 axes.set_ylabel(beside, rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
-    made.suptitle(
+    fig.suptitle(
         f"{matplotlib_text(run.config.data.name)}: guidance scale across, seed {options.get('seed', 0)} in every cell",
         fontsize=10,
         color=SOFT,
     )
-    save(made, out)
+    save(fig, out)
     return [out]
 
 
 def _prompts(text: str) -> list[str]:
     names = [part.strip() for part in text.split("|")]
     if not all(names) or len(names) > MOST_LABELS:
-        raise UserError(f"give from 1 to {MOST_LABELS} prompts with | between, got {text[:200]!r}")
+        raise UserError(f"give 1 to {MOST_LABELS} prompts separated by |, got {text[:200]!r}")
     return names
 
 
 def _option(options: Options, key: Literal["label", "prompt"], name: str, scale: float) -> Options:
     chosen: Options = {**options, key: name, "guidance": scale}  # type: ignore[misc]  # a key of two
-    if scale == 1:  # no guidance, so none that could be limited or rescaled
+    if scale == 1:  # without guidance, limits and rescaling have no effect
         chosen["guidance_interval"], chosen["guidance_rescale"] = None, 0.0
     return chosen

@@ -1,4 +1,4 @@
-"""Pictures of implicit functions: the square root, the circle with its forbidden points, a linear programme."""
+"""Implicit functions: the square root, the circle with its singular points, a linear program."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from reverie.base.errors import UserError
 from reverie.draw.picture import ACCENT, CYCLE, INK, SOFT, WARM, figure
 
 GREEN = CYCLE[2]
-STEPS = 8  # of the iteration for the square root
+STEPS = 8  # of the square-root iteration
 
 
 def _number(a: float) -> Tensor:
@@ -35,9 +35,9 @@ def _babylonian(a: Tensor, steps: int = STEPS) -> Tensor:
 
 
 def square_root() -> Figure:
-    """Draw the fixed point of x = (x + a / x) / 2, and the errors of its derivative by the theorem and through the steps."""
-    made = figure(11, 3.9)
-    left, right = made.subplots(1, 2)
+    """Draw the fixed point of x = (x + a / x) / 2, and errors of its derivative by the theorem and by unrolled steps."""
+    fig = figure(11, 3.9)
+    left, right = fig.subplots(1, 2)
     a = _number(2.0)
     root = implicit(lambda x, a: x - (x + a / x) / 2, _babylonian)
     x = np.linspace(0.6, 2.6, 200)
@@ -57,22 +57,22 @@ def square_root() -> Figure:
         return float(torch.func.grad(implicit(lambda x, b: x - (x + b / x) / 2, lambda b: _babylonian(b, k)))(a))
 
     errors = {
-        "value after so many steps": [float(_babylonian(a, k)) - 2**0.5 for k in steps],
-        "derivative through the steps": [float(torch.func.grad(lambda b, k=k: _babylonian(b, k))(a)) - true for k in steps],
+        "value after k steps": [float(_babylonian(a, k)) - 2**0.5 for k in steps],
+        "derivative of the unrolled steps": [float(torch.func.grad(lambda b, k=k: _babylonian(b, k))(a)) - true for k in steps],
         "derivative by the theorem at that value": [by_theorem(k) - true for k in steps],
     }
     for (name, error), colour in zip(errors.items(), (SOFT, WARM, GREEN), strict=True):
         right.semilogy(steps, np.maximum(np.abs(error), 1e-17), color=colour, marker="o", ms=4, label=name)
     right.set(xlabel="steps of the iteration", ylabel="absolute error")
     right.legend(frameon=False, fontsize=8)
-    _finished(right, "the theorem needs the solution and not the steps")
-    return made
+    _finished(right, "the theorem needs the solution, not the steps")
+    return fig
 
 
 def circle() -> Figure:
-    """Draw the circle x² + y² = 1 with its slopes by the implicit function theorem, and where it does not hold."""
-    made = figure(10, 4.4)
-    left, right = made.subplots(1, 2)
+    """Draw the circle x² + y² = 1 with slopes by the implicit function theorem, and the points where it does not apply."""
+    fig = figure(10, 4.4)
+    left, right = fig.subplots(1, 2)
     angle = np.linspace(0, 2 * np.pi, 400)
     left.plot(np.cos(angle), np.sin(angle), color=SOFT, lw=1)
     for sign, colour, name in ((1.0, ACCENT, "y > 0"), (-1.0, GREEN, "y < 0")):
@@ -85,28 +85,28 @@ def circle() -> Figure:
         inside = np.linspace(-0.995, 0.995, 200)
         slopes = jacobian(lambda x, f=half: f(x), torch.from_numpy(inside)).diagonal()
         right.plot(inside, slopes.numpy(), color=colour, label=f"dy/dx = -x / y on {name}")
-    said = ""
+    reason = ""
     try:
         torch.func.grad(implicit(lambda y, x: x * x + y * y - 1, lambda x: (1 - x * x).clamp(min=0).sqrt()))(_number(1.0))
     except UserError as error:
-        said = str(error).split(" at the solution")[0]
+        reason = str(error).split(" at the solution")[0]
     left.plot([-1, 1], [0, 0], "x", color=WARM, ms=10, mew=2.5)
-    left.annotate(f"y = 0: {said},\nno derivative", (1, 0), (0.1, -0.12), fontsize=9, color=WARM, ha="center", va="top",
+    left.annotate(f"y = 0: {reason},\nno derivative", (1, 0), (0.1, -0.12), fontsize=9, color=WARM, ha="center", va="top",
                   arrowprops={"arrowstyle": "->", "color": WARM})  # fmt: skip
     left.set(xlabel="x", ylabel="y", aspect="equal", xlim=(-1.3, 1.3), ylim=(-1.3, 1.3))
-    _finished(left, "x² + y² = 1 and its slopes by the theorem")
+    _finished(left, "x² + y² = 1 with slopes by the theorem")
     for x in (-1, 1):
         right.axvline(x, color=WARM, lw=1, ls=":")
     right.set(xlabel="x", ylabel="dy/dx", ylim=(-8, 8))
     right.legend(frameon=False, fontsize=9)
-    _finished(right, "the slopes grow without bound towards the forbidden points")
-    return made
+    _finished(right, "slopes diverge at the singular points")
+    return fig
 
 
 A = torch.tensor([[1.0, 1.0, 1.0, 0.0], [1.0, 3.0, 0.0, 1.0]], dtype=torch.float64)
 B = torch.tensor([4.0, 6.0], dtype=torch.float64)
 C = torch.tensor([-3.0, -5.0, 0.0, 0.0], dtype=torch.float64)
-SHIFT = 0.8  # of the first limit, in the picture
+SHIFT = 0.8  # of the first constraint, in the figure
 
 
 def _limits(axes: Axes, b: Tensor, colour: str, style: str, label: str | None) -> None:
@@ -116,28 +116,28 @@ def _limits(axes: Axes, b: Tensor, colour: str, style: str, label: str | None) -
 
 
 def programme() -> Figure:
-    """Draw how the solution and the value of a linear programme answer to a limit."""
-    made = figure(11.5, 4.2)
-    left, right = made.subplots(1, 2)
+    """Draw the sensitivity of solution and value of a linear program to a constraint."""
+    fig = figure(11.5, 4.2)
+    left, right = fig.subplots(1, 2)
     solved = linear_program(A, B, C)
     turn = jacobian(lambda b: linear_program(A, b, C).x, B)  # dx / db, (4, 2)
     corners = np.array([(0, 0), (4, 0), (3, 1), (0, 2)])
     left.fill(*corners.T, color=ACCENT, alpha=0.12, lw=0)
     moved = B + torch.tensor([SHIFT, 0.0], dtype=torch.float64)
     _limits(left, B, ACCENT, "-", "x1 + x2 = 4,  x1 + 3 x2 = 6")
-    _limits(left, moved, WARM, ":", f"the first limit raised to {float(moved[0]):g}")
+    _limits(left, moved, WARM, ":", f"first constraint raised to {float(moved[0]):g}")
     x, slope = solved.x.numpy(), turn[:, 0].numpy()
     left.annotate("", x[:2] + SHIFT * slope[:2], x[:2], arrowprops={"arrowstyle": "-|>", "color": WARM, "lw": 2,
                                                                      "shrinkA": 0, "shrinkB": 0})  # fmt: skip
     left.plot(*x[:2], "o", color=INK, label=f"solution ({x[0]:g}, {x[1]:g}), dx/db1 = ({slope[0]:g}, {slope[1]:g})")
     again = linear_program(A, moved, C).x
-    left.plot(*again[:2].numpy(), "s", color=WARM, ms=6, label="solved anew")
+    left.plot(*again[:2].numpy(), "s", color=WARM, ms=6, label="solution of the shifted problem")
     left.set(xlabel="x1", ylabel="x2", xlim=(0, 6.2), ylim=(0, 3.4))
     left.legend(frameon=False, fontsize=8, loc="upper right")
-    _finished(left, "max 3 x1 + 5 x2: the arrow is the derivative in the first limit")
-    limits = [0.5, 1.999, 2.001, 5.999, 6.001, 7.5]  # between these it is straight, and degenerate at 2 and 6
-    found = [linear_program(A, torch.tensor([b, 6.0], dtype=torch.float64), C) for b in limits]
-    right.plot(limits, [-float(p.value) for p in found], color=ACCENT, label="value")
+    _finished(left, "max 3 x1 + 5 x2: the arrow is the derivative by the first constraint")
+    limits = [0.5, 1.999, 2.001, 5.999, 6.001, 7.5]  # the value is linear in between, and degenerate at 2 and 6
+    programs = [linear_program(A, torch.tensor([b, 6.0], dtype=torch.float64), C) for b in limits]
+    right.plot(limits, [-float(p.value) for p in programs], color=ACCENT, label="value")
     for b in (1.2, 4.0, 6.8):
         at = linear_program(A, torch.tensor([b, 6.0], dtype=torch.float64), C)
         reach = np.array([-0.7, 0.7])
@@ -148,6 +148,6 @@ def programme() -> Figure:
     for b in (2.0, 6.0):
         right.axvline(b, color=SOFT, lw=1, ls=":")
         right.text(b, 1, " degenerate", fontsize=8, color=SOFT)
-    right.set(xlabel="the first limit b1", ylabel="largest 3 x1 + 5 x2", ylim=(0, 22))
-    _finished(right, "the slope of the value is the multiplier of the limit")
-    return made
+    right.set(xlabel="first constraint b1", ylabel="maximum of 3 x1 + 5 x2", ylim=(0, 22))
+    _finished(right, "the slope of the value is the dual variable of the constraint")
+    return fig

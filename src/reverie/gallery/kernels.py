@@ -1,4 +1,4 @@
-"""Kernels to look at: Gram matrices, principal components, the feature map that parts circles, and texts and proteins."""
+"""Kernels: Gram matrices, principal components, a feature map that separates circles, and string kernels."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from reverie.kernels import (
 )
 
 POINTS = 300
-ACIDS, PART = "ACDEFGHIKLMNPQRSTVWY", 4  # amino acids, and how many of them a substring has
+ACIDS, PART = "ACDEFGHIKLMNPQRSTVWY", 4  # amino acids, and length of substrings
 FAMILIES, MEMBERS = 5, 20  # of proteins
 SENTENCES = [
     "the cat sat on the mat", "the dog sat on the mat", "a cat and a dog", "the dog chased the cat", "noise becomes data",
     "data become noise", "noise is added to data",
 ]  # fmt: skip
-BETWEEN = 0.68  # the radius that parts the two circles
+BETWEEN = 0.68  # radius between the two circles
 
 
 def _circles(seed: int) -> tuple[Tensor, Tensor]:
-    """Return points of both circles, the inner first and each by its angle, and which are inner."""
+    """Return points of both circles, the inner first and each by angle, and which are inner."""
     x, _ = load_data("circles", POINTS, seed).batch(torch.arange(POINTS))
     inner, angle = x.norm(dim=1) < BETWEEN, torch.atan2(x[:, 1], x[:, 0])
     order = torch.argsort(angle + torch.where(inner, -10.0, 0.0))
@@ -53,7 +53,7 @@ def _colours(inner: Tensor) -> list[str]:
 
 
 def gram_matrices(seed: int) -> Figure:
-    """Draw the Gram matrices of six kernels on the circles: the inner circle's block first, each circle by its angle."""
+    """Draw the Gram matrices of six kernels on the circles, ordered by circle and angle."""
     x, inner = _circles(seed)
     kernels: dict[str, Kernel] = {
         "linear": Linear(), "polynomial, degree 2": Polynomial(2), "Gaussian, width 0.25": Gaussian(0.25),
@@ -79,7 +79,7 @@ def gram_matrices(seed: int) -> Figure:
 
 
 def components(seed: int) -> Figure:
-    """Draw the circles, their linear principal components and those under a Gaussian kernel."""
+    """Draw the circles, their linear principal components, and those with a Gaussian kernel."""
     x, inner = _circles(seed)
     made = figure(13, 4.4)
     panels: dict[str, Tensor] = {
@@ -95,11 +95,11 @@ def components(seed: int) -> Figure:
 
 
 def feature_map(seed: int) -> Figure:
-    """Draw the circles and their image under the polynomial feature map, where a plane parts them."""
+    """Draw the circles and their image under the polynomial feature map, where a plane separates them."""
     x, inner = _circles(seed)
     features = Polynomial(2).features(x)  # x1², sqrt(2) x1 x2, x2²
     made = figure(11, 5)
-    flat = square_axes(made.add_subplot(1, 2, 1), axis_limits(x.numpy()), "no line parts them")
+    flat = square_axes(made.add_subplot(1, 2, 1), axis_limits(x.numpy()), "no line separates them")
     flat.scatter(x[:, 0], x[:, 1], c=_colours(inner), s=14, alpha=0.8, linewidths=0)
     turn = np.linspace(0, 2 * np.pi, 200)
     flat.plot(BETWEEN * np.cos(turn), BETWEEN * np.sin(turn), color=SOFT, lw=1, ls="--")
@@ -109,7 +109,7 @@ def feature_map(seed: int) -> Figure:
     first, height = np.meshgrid(side, np.array([-0.75, 0.75]))
     solid.plot_surface(first, BETWEEN**2 - first, height, color=SOFT, alpha=0.35, linewidth=0)
     solid.set(xlabel="x1²", ylabel="x2²", zlabel="√2 x1 x2")
-    solid.set_title("after the feature map a plane does", fontsize=10, color=INK)
+    solid.set_title("a plane does, after the feature map", fontsize=10, color=INK)
     solid.view_init(elev=18, azim=-32)
     solid.set_box_aspect(None, zoom=0.85)  # leaves room for the label of the third axis
     for axis in (solid.xaxis, solid.yaxis, solid.zaxis):
@@ -119,7 +119,7 @@ def feature_map(seed: int) -> Figure:
 
 
 def texts(seed: int) -> Figure:
-    """Draw the cosines of the words of sentences, and of proteins by their substrings, with what is stored of these."""
+    """Draw cosine similarities of sentences by word counts, and of proteins by substrings."""
     made = figure(12.5, 5.2)
     left, right = made.subplots(1, 2, width_ratios=(1.15, 1))
     k = gram(Normalized(BagOfWords()), SENTENCES)
@@ -130,19 +130,19 @@ def texts(seed: int) -> Figure:
         left.text(j, i, f"{value:.2f}" if value else "0", ha="center", va="center", fontsize=8, color=colour)
     left.set_yticks(range(len(SENTENCES)), SENTENCES, fontsize=9)
     left.set_xticks([])
-    left.set_title("cosines of word counts", fontsize=10, color=INK)
+    left.set_title("cosine similarity of word counts", fontsize=10, color=INK)
     proteins, kernel = _proteins(seed), Spectrum(PART)
     right.imshow(gram(Normalized(kernel), proteins).numpy(), cmap="magma_r", vmin=0, vmax=1)
     right.set(xticks=[], yticks=[])
     features, count = len(ACIDS) ** PART, len(proteins)
-    right.set_title(f"{count} proteins of {FAMILIES} families by their substrings of {PART}", fontsize=10, color=INK)
-    stored = f"as vectors {count} x {features:,} = {count * features:,} numbers, as this matrix {count**2:,}"
+    right.set_title(f"{count} proteins of {FAMILIES} families by substrings of length {PART}", fontsize=10, color=INK)
+    stored = f"feature vectors {count} x {features:,} = {count * features:,} values, Gram matrix {count**2:,}"
     right.set_xlabel(stored, fontsize=9)
     return made
 
 
 def _proteins(seed: int) -> list[str]:
-    """Return strings of amino acids: families of one ancestor each, of which every copy has some letters changed."""
+    """Return strings of amino acids: families of random mutations of one ancestor each."""
     random, made = np.random.default_rng(seed), []
     for _ in range(FAMILIES):
         ancestor = random.choice(list(ACIDS), 60)
@@ -153,7 +153,7 @@ def _proteins(seed: int) -> list[str]:
 
 
 def draw(out: Path, seed: int = 0) -> list[Path]:
-    """Draw all pictures into a folder and return the files."""
+    """Draw all figures into a folder and return the files."""
     check_seed(seed)
     check_folder(out)
     pictures = {"gram": gram_matrices, "components": components, "features": feature_map, "texts": texts}

@@ -1,4 +1,4 @@
-"""The normal distribution: samples of the package's own noise against their density, and Bayes' rule at work."""
+"""The normal distribution: samples of the package's noise against their density, and Bayes' rule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from reverie.draw.picture import ACCENT, INK, SOFT, WARM, check_picture, figure,
 MEAN, STD = 1.5, 0.7
 COUNTS = (1000, 100_000)
 BINS = 50
-REACH = 4.0  # standard deviations to either side that are shown
+REACH = 4.0  # standard deviations shown on each side
 
 
 def density(x: np.ndarray, mean: float, std: float) -> np.ndarray:
@@ -33,7 +33,7 @@ def _histogram(axes: Axes, n: int, seed: int) -> None:
     x = simulate(n, seed)
     ends = (MEAN - REACH * STD, MEAN + REACH * STD)
     heights, edges = np.histogram(x, BINS, ends)
-    heights = heights / (n * np.diff(edges))  # a density, with what lies outside the picture left out
+    heights = heights / (n * np.diff(edges))  # a density; samples outside the figure count too
     middles = (edges[1:] + edges[:-1]) / 2
     axes.bar(middles, heights, np.diff(edges), color=ACCENT, alpha=0.45, label=f"{n:,} samples, seed {seed}")
     curve = np.linspace(*ends, 300)
@@ -57,10 +57,10 @@ def _rule(axes: Axes) -> None:
 
 
 def draw(out: Path, *, seed: int = 0) -> list[Path]:
-    """Draw the picture and return its file."""
+    """Draw the figure and return its file."""
     check_picture(out)
-    made = figure(15, 4)
-    *histograms, rule = made.subplots(1, len(COUNTS) + 1)
+    fig = figure(15, 4)
+    *histograms, rule = fig.subplots(1, len(COUNTS) + 1)
     for axes, n in zip(histograms, COUNTS, strict=True):
         _histogram(axes, n, seed)
     _rule(rule)
@@ -68,5 +68,5 @@ def draw(out: Path, *, seed: int = 0) -> list[Path]:
         axes.set_ylim(top=1.45 * axes.get_ylim()[1])  # room for the legend
         axes.legend(fontsize=8, frameon=False, loc="upper left")
         axes.spines[["top", "right"]].set_visible(False)
-    save(made, out)
+    save(fig, out)
     return [out]

@@ -1,4 +1,4 @@
-"""The same seeds under every sampler at the same numbers of network evaluations."""
+"""The same seeds with every sampler at equal numbers of function evaluations."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from reverie.draw.picture import (
 from reverie.runs.run import Run, load
 from reverie.runs.sampling_options import Options
 
-BUDGETS = (5, 10, 20, 50)  # network evaluations
-TOLERANCES = (1e-1, 3e-2, 1e-2, 1e-3)  # of rk45, which cannot be told how many to make
+BUDGETS = (5, 10, 20, 50)  # function evaluations
+TOLERANCES = (1e-1, 3e-2, 1e-2, 1e-3)  # of rk45, whose number of evaluations is adaptive
 SHOWN: dict[Kind, int] = {"points": 400, "images": 6}  # data in a cell
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one sampler drew with one budget.  x: (N, ...) in user units; seconds: for all of them."""
+    """Samples of one sampler with one budget.  x: (N, ...) in user units; seconds: for all of them."""
 
     sampler: str
     evaluations: int
@@ -46,7 +46,7 @@ class Cell:
 
 
 def draw_cell(run: Run, name: str, column: int, n: int, **options: Unpack[Options]) -> Cell:
-    """Sample n data with what a budget affords, counting evaluations and time."""
+    """Sample n data within a budget, counting evaluations and time."""
     spec, calls = name, 0
     spacing = build(GRIDS, run.chosen_sampling(options)[2], "grid")
     steps = affordable(build(SAMPLERS, name, "sampler"), spacing, run.diffusion.denoiser.schedule, BUDGETS[column])
@@ -58,14 +58,14 @@ def draw_cell(run: Run, name: str, column: int, n: int, **options: Unpack[Option
         calls += 1
 
     hook = run.diffusion.denoiser.register_forward_hook(count)
-    begun = time.perf_counter()
+    start = time.perf_counter()
     try:
         label = options.get("label") or ("all" if run.config.data.labels else None)
-        asked: Options = {**options, "label": label, "sampler": spec, "steps": steps}
-        samples = run.sample(n, **asked)
+        sampling: Options = {**options, "label": label, "sampler": spec, "steps": steps}
+        samples = run.sample(n, **sampling)
     finally:
         hook.remove()
-    return Cell(spec, calls, samples.x, time.perf_counter() - begun)
+    return Cell(spec, calls, samples.x, time.perf_counter() - start)
 
 
 def _show(axes: Axes, cell: Cell, budget: int, limits: tuple[float, float] | None) -> None:
@@ -81,33 +81,33 @@ def _show(axes: Axes, cell: Cell, budget: int, limits: tuple[float, float] | Non
 
 
 def sheet(run: Run, cells: dict[str, list[Cell]], grid: str) -> Figure:
-    """Lay the cells out: a row for each sampler, a column for each budget."""
+    """Arrange the cells: a row per sampler, a column per budget."""
     images = run.kind == "images"
     limits = None if images else axis_limits(np.concatenate([row[-1].x[:, :2] for row in cells.values()]))
     height = 0.62 if images else 1.9
-    made = figure(3.0 * len(BUDGETS) + 1.6 if images else 2.0 * len(BUDGETS) + 1.6, height * len(cells) + 0.7)
+    fig = figure(3.0 * len(BUDGETS) + 1.6 if images else 2.0 * len(BUDGETS) + 1.6, height * len(cells) + 0.7)
     for k, (name, row) in enumerate(cells.items()):
         for column, cell in enumerate(row):
-            axes = made.add_subplot(len(cells), len(BUDGETS), k * len(BUDGETS) + column + 1)
+            axes = fig.add_subplot(len(cells), len(BUDGETS), k * len(BUDGETS) + column + 1)
             _show(axes, cell, BUDGETS[column], limits)
             if column == 0:
                 axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=9, color=INK, labelpad=8)
             if k == 0:
                 axes.set_title(f"{BUDGETS[column]} evaluations", fontsize=10, color=INK)
-    made.suptitle(
-        f"{matplotlib_text(run.config.data.name)}: the same seeds under every sampler, grid {grid}", fontsize=10, color=INK
+    fig.suptitle(
+        f"{matplotlib_text(run.config.data.name)}: the same seeds with every sampler, grid {grid}", fontsize=10, color=INK
     )
-    return made
+    return fig
 
 
 def draw(run: str | Path | Run, out: Path, *, device: str = "auto", **options: Unpack[Options]) -> list[Path]:
     """Sample a run with every sampler and budget, draw the sheet, and return its file."""
     if options.get("sampler") is not None or options.get("steps") is not None:
-        raise UserError("every sampler is shown, at given numbers of evaluations; leave sampler and steps out")
+        raise UserError("this gallery shows all samplers at fixed numbers of evaluations; leave sampler and steps out")
     check_picture(out)
     run = run if isinstance(run, Run) else load(run, device)
     n = SHOWN[run.kind]
-    draw_cell(run, "ddim", 0, n, **options)  # the first call of a network is slower than the others
+    draw_cell(run, "ddim", 0, n, **options)  # warm-up: the first call of a network is slower
     cells = {name: [draw_cell(run, name, k, n, **options) for k in range(len(BUDGETS))] for name in SAMPLERS}
     save(sheet(run, cells, run.chosen_sampling(options)[2]), out)
     return [out]

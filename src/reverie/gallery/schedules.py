@@ -1,4 +1,4 @@
-"""All schedules side by side: log-SNR, alpha and sigma by time; and what runs have learned of theirs."""
+"""All noise schedules: log-SNR, alpha and sigma by time; and learned schedules of runs."""
 
 from __future__ import annotations
 
@@ -19,47 +19,47 @@ from reverie.runs.learned_schedule import TIMES, log_snr_before_and_after
 from reverie.runs.run import Run, load
 
 ACROSS, MOST_RUNS = 3, 12
-DASHES = ("-", "--", "-.")  # where there are more schedules than colours
+DASHES = ("-", "--", "-.")  # for schedules beyond the number of colours
 
 
 def curves(schedule: Schedule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return log-SNR, alpha and sigma at TIMES, (n,) each; the log-SNR is infinite where one of the others is 0."""
+    """Return log-SNR, alpha and sigma at TIMES, (n,) each; the log-SNR is infinite where alpha or sigma is 0."""
     alpha, sigma = (torch.as_tensor(c).detach().numpy() for c in schedule(TIMES))
     with np.errstate(divide="ignore"):
         return 2 * (np.log(alpha) - np.log(sigma)), alpha, sigma
 
 
 def draw(out: Path, *, runs: Sequence[str | Path | Run] = (), device: str = "auto") -> list[Path]:
-    """Draw the picture and return its file."""
+    """Draw the figure and return its file."""
     check_picture(out)
     if len(runs) > MOST_RUNS:
-        raise UserError(f"the schedules of at most {MOST_RUNS} runs are shown, got {len(runs)}; give fewer")
+        raise UserError(f"at most {MOST_RUNS} runs are shown, got {len(runs)}; give fewer")
     opened = [run if isinstance(run, Run) else load(run, device) for run in runs]
     rows = 1 + -(-len(opened) // ACROSS)
-    made = figure(13, 4.2 * rows)
-    panels = made.subplots(rows, ACROSS, squeeze=False)
+    fig = figure(13, 4.2 * rows)
+    panels = fig.subplots(rows, ACROSS, squeeze=False)
     log_snr, alphas, sigmas = panels[0]
     log_snr_axes(log_snr, "log-SNR")
     for k, name in enumerate(SCHEDULES):
         found = curves(build(SCHEDULES, name, "schedule"))
-        look = {"color": CYCLE[k % len(CYCLE)], "ls": DASHES[k // len(CYCLE) % len(DASHES)], "lw": 1.6}
+        style = {"color": CYCLE[k % len(CYCLE)], "ls": DASHES[k // len(CYCLE) % len(DASHES)], "lw": 1.6}
         for axes, values in zip(panels[0], found, strict=True):
-            axes.plot(TIMES.numpy(), values, label=name, **look)
+            axes.plot(TIMES.numpy(), values, label=name, **style)
     for axes, title in ((alphas, "alpha, of the data"), (sigmas, "sigma, of the noise")):
         label_axes(axes, title, "t, from data to noise", title.partition(",")[0])
-        axes.set_ylim(-0.03, 1.25)  # of schedules that only add noise sigma goes on to many times this
+        axes.set_ylim(-0.03, 1.25)  # sigma of variance-exploding schedules continues far beyond
     log_snr.set_ylim(-MAX_LOG_SNR, MAX_LOG_SNR)
     alphas.legend(fontsize=8, frameon=False, loc="lower left")
     for axes, run in zip(panels[1:].flat, opened, strict=False):
         _of_run(axes, run)
     for axes in panels[1:].flat[len(opened) :]:
         axes.axis("off")
-    save(made, out)
+    save(fig, out)
     return [out]
 
 
 def _of_run(axes: Axes, run: Run) -> None:
-    """Draw the schedule of a run: as it began and was learned, or as it is."""
+    """Draw the schedule of a run: initial and learned, or the fixed one."""
     if (found := log_snr_before_and_after(run)) is not None:
         learned_curve(axes, str(run.path), TIMES.numpy(), found[0].numpy(), found[1].numpy())
         return

@@ -1,4 +1,4 @@
-"""The score of a model of points in the plane, and the paths that DDIM takes through it in few and in many steps."""
+"""The score of a model of points in the plane, and paths of DDIM in few and many steps."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ from reverie.draw.picture import (
 )
 from reverie.runs.run import Run, load
 
-LEVELS = (0.05, 0.2, 0.5, 0.9)  # times at which the field is shown
+LEVELS = (0.05, 0.2, 0.5, 0.9)  # times of the score fields
 STEPS = (1, 3, 10, 50)  # of DDIM
-ARROWS, PATHS, POINTS = 21, 40, 500  # arrows to a side, paths, and points behind them
+ARROWS, PATHS, POINTS = 21, 40, 500  # arrows on a side, paths, and points in the background
 
 
 def arrows(limits: tuple[float, float], count: int = ARROWS) -> Tensor:
-    """Return places on a square grid: (count², 2) float32."""
+    """Return positions on a square grid: (count², 2) float32."""
     side = torch.linspace(*limits, count + 2)[1:-1]
     return torch.cartesian_prod(side, side)
 
 
 @torch.no_grad()
 def field(denoiser: Denoiser, places: Tensor, t: float) -> Tensor:
-    """Return sigma times the score, -E[eps | x], at places in model units: arrows of a length that every level can show."""
+    """Return sigma times the score, -E[eps | x], at positions in model units; its length is similar at all levels."""
     return -denoiser(places, t).eps
 
 
 def show_field(axes: Axes, places: np.ndarray, vectors: np.ndarray, colour: str | list[str] = INK) -> None:
-    """Draw arrows at places, each as long as the distance between two where it has the length 3.  (n, 2) each."""
+    """Draw arrows at positions; an arrow of length 3 spans the distance between two.  (n, 2) each."""
     spacing = float(np.ptp(places[:, 0])) / (len(places) ** 0.5 - 1)
     drawn = {"angles": "xy", "scale_units": "xy", "scale": 3 / spacing, "width": 0.004, "headwidth": 4, "zorder": 2}
     axes.quiver(*places.T, *vectors.T, color=colour, **drawn)
@@ -65,16 +65,16 @@ def _paths(axes: Axes, run: Run, steps: int, seed: int, limits: tuple[float, flo
 
 
 def draw(run: str | Path | Run, out: Path, *, device: str = "auto", seed: int = 0) -> list[Path]:
-    """Draw the picture of a run of points in the plane and return its file."""
+    """Draw the figure of a run of points in the plane and return its file."""
     check_picture(out)
     run = run if isinstance(run, Run) else load(run, device)
     if run.config.data.shape != (2,):
-        raise UserError(f"{run.path} is no run of points in the plane, whose score could be drawn; train one on 'spiral', say")
+        raise UserError(f"{run.path} is no run of points in the plane, which this gallery needs; train one on 'spiral'")
     model = run.diffusion
     schedule = model.denoiser.schedule
     z = model.encode(torch.from_numpy(run.sample(POINTS, seed=seed).x).to(model.device))
-    made = figure(3.5 * len(LEVELS), 7.4)
-    rows = made.subplots(2, len(LEVELS))
+    fig = figure(3.5 * len(LEVELS), 7.4)
+    rows = fig.subplots(2, len(LEVELS))
     for axes, t in zip(rows[0], LEVELS, strict=True):
         noised = jump(schedule, z, t, Noise(image_seeds(seed, POINTS))).cpu()
         places = arrows(axis_limits(noised.numpy()))
@@ -87,7 +87,7 @@ def draw(run: str | Path | Run, out: Path, *, device: str = "auto", seed: int = 
     for axes, steps in zip(rows[1], STEPS, strict=True):
         dots(axes, model.decode(z).cpu().numpy(), "#d5dbe1")
         _paths(axes, run, steps, seed, limits)
-    said = "sigma times the score of noised data, and paths from noise (rings) to samples (dots)"
-    set_suptitle(made, f"{run.config.data.name}: {said}", 11)
-    save(made, out)
+    caption = "sigma times the score of noised data, and paths from noise (rings) to samples (dots)"
+    set_suptitle(fig, f"{run.config.data.name}: {caption}", 11)
+    save(fig, out)
     return [out]

@@ -1,4 +1,4 @@
-"""A run of series at work: series beside samples, a continuation as a fan, and covariances over lags."""
+"""A run on time series: data beside samples, a continuation as a fan chart, and autocovariances."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from reverie.runs.run import Run, load
 from reverie.runs.source_data import load_source_data
 
 LAGS = 40
-DRAWN = 200  # samples, and continuations where these are drawn
+DRAWN = 200  # samples, and sampled continuations
 SHOWN = 6
-BANDS = {"95 %": 1.959964, "50 %": 0.674490}  # of continuations, and how many deviations of a normal they are wide
+BANDS = {"95 %": 1.959964, "50 %": 0.674490}  # intervals of continuations, with normal quantiles
 
 
 def sample_autocovariance(x: Tensor, most: int) -> tuple[Tensor, Tensor]:
-    """Return gamma(k) of the first number of each moment for k = 0 .. most, and standard errors over series: (most + 1,) each.
+    """Return gamma(k) of the first channel for k = 0 .. most, and standard errors over series: (most + 1,) each.
 
     Pairs k apart within a series, around the mean of all.  x: (N, T, C).
     """
@@ -39,15 +39,15 @@ def sample_autocovariance(x: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
 
 def continuation(run: Run, x: Tensor, given: int) -> tuple[np.ndarray, dict[str, tuple[np.ndarray, np.ndarray]]]:
-    """Return the expected continuation of the first number and bands around it.  x: (T, C); given: moments that are known."""
+    """Return the expected continuation of the first channel and bands around it.  x: (T, C); given: known time steps."""
     model = run.model
     if isinstance(model, FittedDensity) and isinstance(model.density, SeriesModel):
         mean, deviation = (part[:, 0].numpy() for part in model.density.predict(x[:given], len(x) - given))
         return mean, {name: (mean - width * deviation, mean + width * deviation) for name, width in BANDS.items()}
     if not isinstance(model, CompletionModel):
-        raise UserError(f"the family {run.config.family.name} continues no series; families that do: ar1, ar, rnn, lstm")
-    seen = (torch.arange(len(x)) < given)[:, None].expand_as(x)
-    *_, last = model.complete(SamplingInputs(image_seeds(0, DRAWN)), x, seen, None, lambda share: None)
+        raise UserError(f"the family {run.config.family.name} cannot continue series; give a run of ar1, ar, rnn or lstm")
+    known = (torch.arange(len(x)) < given)[:, None].expand_as(x)
+    *_, last = model.complete(SamplingInputs(image_seeds(0, DRAWN)), x, known, None, lambda share: None)
     ways = run.decode(last.x0)[:, given:, 0]
     halves = {"95 %": 0.95, "50 %": 0.5}
     bands = {name: tuple(np.quantile(ways, [(1 - h) / 2, (1 + h) / 2], axis=0)) for name, h in halves.items()}
@@ -55,29 +55,29 @@ def continuation(run: Run, x: Tensor, given: int) -> tuple[np.ndarray, dict[str,
 
 
 def draw(run: str | Path | Run, out: Path, device: str = "auto") -> list[Path]:
-    """Draw all three pictures into a folder and return the files."""
+    """Draw all three figures into a folder and return the files."""
     run = run if isinstance(run, Run) else load(run, device)
     if run.kind != "series":
-        raise UserError(f"{run.path} is a run of {run.kind}; this gallery shows runs of series")
+        raise UserError(f"{run.path} is a run of {run.kind}; this gallery needs a run of series")
     check_folder(out)
     train, held = load_source_data(run.config.data, folder=run.path).split(run.config.data.seed)
     x = held.batch(torch.arange(min(len(held), chunk_size(held.shape, SHOWN))))[0]
     drawn = run.sample(DRAWN).x
     data, lags = train.subsample(4096), min(LAGS, train.shape[0] - 1)
-    wanted, error = sample_autocovariance(data, lags)
-    curves = {"training data": wanted.numpy(), "samples": sample_autocovariance(torch.from_numpy(drawn), lags)[0].numpy()}
+    expected, error = sample_autocovariance(data, lags)
+    curves = {"training data": expected.numpy(), "samples": sample_autocovariance(torch.from_numpy(drawn), lags)[0].numpy()}
     if isinstance(run.model, FittedDensity) and isinstance(run.model.density, SeriesModel):
         curves["the model"] = run.model.density.autocovariance(lags)[:, 0, 0].numpy()
     given = max(1, x.shape[1] // 2)
     middle, bands = continuation(run, x[0], given)
     shown = np.concatenate([x.numpy(), drawn[: len(x)]])
     paired = shown.reshape(2, len(x), *shown.shape[1:]).swapaxes(0, 1).reshape(shown.shape)
-    made: dict[str, Figure] = {
+    figures: dict[str, Figure] = {
         "series": lines(paired, "held-out series (left), samples (right)"),
         "continuation": fan(x[0, :given, 0].numpy(), x[0, given:, 0].numpy(), bands, middle),
         "autocovariance": autocovariances(curves, error.numpy()),
     }
-    files = [out / f"{name}.png" for name in made]
-    for path, picture in zip(files, made.values(), strict=True):
+    files = [out / f"{name}.png" for name in figures]
+    for path, picture in zip(files, figures.values(), strict=True):
         save(picture, path)
     return files

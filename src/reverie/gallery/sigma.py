@@ -1,8 +1,8 @@
-"""One fixed noise level: too small, middling, too large, and all levels at once.
+"""Denoising at one fixed noise level, too small, medium or too large, and at all levels.
 
-A network learns E|eps_hat(x0 + sigma eps) - eps|² at one sigma.  If sigma is small it never sees most of the plane and is wrong
-there: samples end on the curve, but where their first noise happens to drive them.  If sigma is large it is right everywhere
-about data that the noise has blurred.  Conditioned on sigma and trained at all levels it goes from the second to the first.
+A network minimizes E|eps_hat(x0 + sigma eps) - eps|² at one sigma.  With a small sigma it never sees most of the plane and is
+wrong there: samples end on the curve at arbitrary positions.  With a large sigma it is right everywhere, about blurred data.
+Conditioned on sigma and trained at all levels, it moves from the blurred to the sharp distribution.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from reverie.gallery.score import arrows, field, show_field
 from reverie.nets.mlp import ConditionalMLP
 from reverie.transport import sliced_wasserstein
 
-SIGMAS = {"too small": 0.02, "middling": 0.2, "too large": 2.0, "all levels": None}
-SHOWN = 0.2  # the level at which the network of all levels is looked at
+SIGMAS = {"too small": 0.02, "medium": 0.2, "too large": 2.0, "all levels": None}
+SHOWN = 0.2  # level at which the network of all levels is shown
 POINTS, BATCH, RATE, STEPS = 1000, 512, 5e-3, 1500
-MORE = 4  # times as many steps for the network of all levels, which has more to learn
-DRAWN, WALKED, SIZE, WIDTH = 300, 200, 0.1, 2.0  # samples, Langevin steps, their size, and the sigma they start from
-PARTS = np.linspace(THETA_MIN, THETA_MAX, 13)  # of the curve, in which samples are counted
+MORE = 4  # factor of training steps for the network of all levels
+DRAWN, WALKED, SIZE, WIDTH = 300, 200, 0.1, 2.0  # samples, Langevin steps, step size, and initial sigma
+PARTS = np.linspace(THETA_MIN, THETA_MAX, 13)  # segments of the curve, for counts of samples
 LIMITS = (-2.0, 2.0)
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """Samples, (n, 2): off, their mean distance to the curve; apart, the sliced Wasserstein distance of order 1 to the data.
+    """Samples, (n, 2): off, mean distance to the curve; apart, sliced Wasserstein-1 distance to the data.
 
-    shares: of the samples, by the part of the curve they are closest to.
+    shares: of the samples, by the closest segment of the curve.
     """
 
     x: np.ndarray
@@ -56,7 +56,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Learned:
-    """What was learned at one level, or at all of them, None, beside the exact score of the noised data set.
+    """The network trained at one level, or at all of them, None, beside the exact score of the noised data.
 
     error: E|eps_hat - eps*|² / 2 where the network was trained; wrong: which places of a square have an arrow that is off by
     more than half the length of the exact one; drawn, exact: samples by the network, and by the exact score.
@@ -71,7 +71,7 @@ class Learned:
 
 
 def train(data: Tensor, sigma: float | None, seed: int, steps: int) -> NetDenoiser:
-    """Train a small network to tell the noise at one level, or at all of them.  data: (n, 2)."""
+    """Train a small network to estimate the noise at one level, or at all of them.  data: (n, 2)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         net = ConditionalMLP(2, hidden=64)
@@ -97,26 +97,26 @@ def time_of(denoiser: Denoiser, sigma: float) -> float:
 
 
 def walk(denoiser: Denoiser, sigma: float | None, data: Tensor, seed: int) -> Drawn:
-    """Sample by Langevin dynamics at one level, from noise as wide as the picture, or by DDIM through all levels."""
+    """Sample by Langevin dynamics at one level from wide noise, or by DDIM through all levels."""
     schedule, noise = denoiser.schedule, Noise(image_seeds(seed, DRAWN))
     x = noise.like(torch.empty(DRAWN, 2))
     if sigma is None:
         frames = trajectory(denoiser, DDIM(), start(schedule, 1.0, x), LogSNR()(schedule, 50), noise)
     else:
         frames = trajectory(denoiser, Langevin(1, SIZE), WIDTH * x, Level(time_of(denoiser, sigma))(schedule, WALKED), noise)
-    found = [frame.x0 for frame in frames][-1]
-    _, off = closest_on_spiral(found.numpy())
-    return Drawn(found.numpy(), float(off.mean()), float(sliced_wasserstein(found, data, p=1)), shares(found.numpy()))
+    samples = [frame.x0 for frame in frames][-1]
+    _, off = closest_on_spiral(samples.numpy())
+    return Drawn(samples.numpy(), float(off.mean()), float(sliced_wasserstein(samples, data, p=1)), shares(samples.numpy()))
 
 
 def shares(points: np.ndarray) -> np.ndarray:
-    """Return which share of points is closest to each part of the curve: (N, 2) -> (12,)."""
+    """Return the share of points closest to each segment of the curve: (N, 2) -> (12,)."""
     return np.histogram(closest_on_spiral(points)[0], PARTS)[0] / len(points)
 
 
 @torch.no_grad()
 def learn(data: Tensor, sigma: float | None, seed: int = 0, steps: int = STEPS) -> Learned:
-    """Train at one level, or at all of them, and compare with the exact score of the noised data set.  data: (n, 2)."""
+    """Train at one level, or at all of them, and compare with the exact score of the noised data.  data: (n, 2)."""
     with torch.enable_grad():
         net = train(data, sigma, seed, steps if sigma else MORE * steps)
     best = DatasetDenoiser(net.schedule, data)
@@ -130,15 +130,15 @@ def learn(data: Tensor, sigma: float | None, seed: int = 0, steps: int = STEPS) 
 
 
 def draw(out: Path, *, seed: int = 0) -> list[Path]:
-    """Train the four networks, draw what they learned and what is drawn from them, and return the file."""
+    """Train the four networks, draw scores and samples, and return the file."""
     check_picture(out)
     data, _ = load_data("spiral", POINTS, check_seed(seed)).batch(torch.arange(POINTS))
-    made = figure(3.7 * len(SIGMAS), 9.4)
-    places, wanted = arrows(LIMITS), shares(data.numpy())
-    axes = made.subplots(3, len(SIGMAS), height_ratios=(3, 3, 1))
+    fig = figure(3.7 * len(SIGMAS), 9.4)
+    places, expected = arrows(LIMITS), shares(data.numpy())
+    axes = fig.subplots(3, len(SIGMAS), height_ratios=(3, 3, 1))
     for (name, sigma), above, below, counts in zip(SIGMAS.items(), *axes, strict=True):
         found = learn(data, sigma, seed)
-        level = f"sigma {sigma:g}" if sigma else f"seen at sigma {SHOWN:g}"
+        level = f"sigma {sigma:g}" if sigma else f"shown at sigma {SHOWN:g}"
         about = f"error of eps {found.error:.3f}, {float(found.wrong.float().mean()):.0%} of arrows wrong"
         square_axes(above, LIMITS).set_title(f"{name}: {level}\n{about}", fontsize=10, color=INK)
         t = time_of(found.net, sigma or SHOWN)
@@ -147,17 +147,17 @@ def draw(out: Path, *, seed: int = 0) -> list[Path]:
         show_field(above, places.numpy(), torch.nn.functional.normalize(field(found.net, places, t)).numpy() * 2, colours)
         how = "Langevin at this level" if sigma else "DDIM through all levels"
         drawn, exact = found.drawn, found.exact
-        said = f"{how}: {drawn.off:.3f} off the curve,\n{drawn.apart:.3f} from the data"
-        said += f" (by the exact score {exact.off:.3f}, {exact.apart:.3f})"
-        square_axes(below, LIMITS).set_title(said, fontsize=9, color=INK)
+        caption = f"{how}: {drawn.off:.3f} from the curve,\n{drawn.apart:.3f} from the data"
+        caption += f" (exact score: {exact.off:.3f}, {exact.apart:.3f})"
+        square_axes(below, LIMITS).set_title(caption, fontsize=9, color=INK)
         dots(below, data.numpy(), "#d5dbe1")
         dots(below, found.drawn.x, ACCENT)
-        counts.stairs(wanted, PARTS, fill=True, color="#d5dbe1")
+        counts.stairs(expected, PARTS, fill=True, color="#d5dbe1")
         counts.stairs(drawn.shares, PARTS, color=ACCENT)
-        moved = float(abs(drawn.shares - wanted).sum() / 2)
+        moved = float(abs(drawn.shares - expected).sum() / 2)
         counts.set(xticks=[], yticks=[], ylim=(0, 0.5), xlabel="along the curve, from its inner end")
-        counts.set_title(f"{moved:.0%} of samples on the wrong part of the curve", fontsize=9, color=INK)
-    said = "a network of one noise level; red arrows are off by more than half their length; grey is the data"
-    set_suptitle(made, f"{said}; seed {seed}", 11)
-    save(made, out)
+        counts.set_title(f"{moved:.0%} of samples on the wrong segment", fontsize=9, color=INK)
+    caption = "denoisers of one noise level; red arrows have errors above half their length; data in grey"
+    set_suptitle(fig, f"{caption}; seed {seed}", 11)
+    save(fig, out)
     return [out]

@@ -1,4 +1,4 @@
-"""The spiral from data to noise and back, measured against its optimal solution."""
+"""The spiral from data to noise and back, compared with the optimal denoiser."""
 
 from __future__ import annotations
 
@@ -38,41 +38,41 @@ def _ties(axes: Axes, points: np.ndarray, feet: np.ndarray) -> None:
 
 
 def reverse(samples: Samples) -> Figure:
-    """Draw five times of the reverse process, with a line from each point to its closest point on the curve."""
-    made = figure(15, 3.4)
+    """Draw five times of the reverse process, with lines from points to the closest points of the curve."""
+    fig = figure(15, 3.4)
     moments = [
         *(samples.film[k][:2] for k in np.linspace(0, len(samples.film) - 1, 5).round().astype(int)[:-1]),
         (0.0, samples.x),
     ]
-    for axes, (t, x) in zip(made.subplots(1, 5), moments, strict=True):
+    for axes, (t, x) in zip(fig.subplots(1, 5), moments, strict=True):
         theta, distance = closest_on_spiral(x)
         square_axes(axes, LIMITS, f"t = {t:.2f}   mean distance {distance.mean():.3f}")
         _curve(axes)
         _ties(axes, x[:LINES], spiral_curve(theta)[:LINES])
         dots(axes, x[:LINES])
-    return made
+    return fig
 
 
 def distances(samples: Samples) -> Figure:
-    """Draw the mean distance to the curve over time, for x and for the x0 estimate."""
-    made = figure(6, 4)
-    axes = made.subplots()
+    """Draw the mean distance to the curve over time, for x and for the estimate of x0."""
+    fig = figure(6, 4)
+    axes = fig.subplots()
     times = [t for t, _, _ in samples.film]
     clouds = (("x", ACCENT, [x for _, x, _ in samples.film]), ("estimate of x0", WARM, [x0 for _, _, x0 in samples.film]))
     for name, colour, frames in clouds:
         means = [closest_on_spiral(points)[1].mean() for points in frames]
         axes.plot(times, means, color=colour, label=f"{name}, ends at {means[-1]:.4f}")
-    axes.set(xlabel="t (noise to the left, data to the right)", ylabel="mean distance to the curve", yscale="log")
+    axes.set(xlabel="t (noise on the left, data on the right)", ylabel="mean distance to the curve", yscale="log")
     axes.invert_xaxis()
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    return made
+    return fig
 
 
 def optimal_frames(seed: int, steps: int = 40) -> Iterator[np.ndarray]:
-    """Yield frames in which each noisy point walks straight to its closest point on the curve."""
-    made = figure(5, 5.2)
-    axes = square_axes(made.subplots(), LIMITS)
+    """Yield frames in which each noisy point moves straight to the closest point of the curve."""
+    fig = figure(5, 5.2)
+    axes = square_axes(fig.subplots(), LIMITS)
     _curve(axes)
     begin = Noise(image_seeds(seed, LINES * 2)).like(torch.empty(LINES * 2, 2, dtype=torch.float64)).numpy() * 0.7
     theta, _ = closest_on_spiral(begin)
@@ -84,14 +84,14 @@ def optimal_frames(seed: int, steps: int = 40) -> Iterator[np.ndarray]:
         cloud.set_offsets(now)
         mean = float(np.linalg.norm(now - end, axis=1).mean())
         axes.set_title(f"optimal denoising, mean distance {mean:.3f}", fontsize=10, color=INK)
-        yield pixels(made)
+        yield pixels(fig)
 
 
 def draw(run: str | Path | Run, out: Path, *, device: str = "auto", **options: Unpack[Options]) -> list[Path]:
-    """Draw all pictures of a run that was trained on the spiral into a folder and return the files."""
+    """Draw all figures of a run on the spiral into a folder and return the files."""
     run = run if isinstance(run, Run) else load(run, device)
     if run.config.data.name != "spiral":
-        raise UserError(f"{run.path} was trained on {run.config.data.name!r}; this gallery needs a run of 'spiral'")
+        raise UserError(f"{run.path} was trained on {run.config.data.name!r}; this gallery needs a run on 'spiral'")
     check_folder(out)
     samples = run.sample(POINTS, film=True, **options)
     seed = options.get("seed", 0)
@@ -104,8 +104,8 @@ def draw(run: str | Path | Run, out: Path, *, device: str = "auto", **options: U
         "distance.png": distances(samples),
         "history.png": loss_curve(run.metrics()),
     }
-    for name, made in pictures.items():
-        save(made, out / name)
+    for name, fig in pictures.items():
+        save(fig, out / name)
     films = {"forward.gif": forward.film(schedule, moments, LIMITS), "optimal.gif": optimal_frames(seed)}
     for name, frames in films.items():
         write_film(out / name, frames)

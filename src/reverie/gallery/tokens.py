@@ -1,4 +1,4 @@
-"""Tokens: which pairs byte-pair encoding merges, how much shorter texts become, and how a word is split."""
+"""Tokens: merges of byte-pair encoding, compression by vocabulary size, and splits of a word."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from reverie.text.merges import CharacterBPETokenizer
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEARNED = 200_000  # characters of a text that tokens are learned from here
+LEARNED = 200_000  # characters of the text that trains the tokenizers
 SIZES = (300, 500, 1000, 2000, 4000, 8000)  # of vocabularies
-SHOWN, ROWS = 32, 16  # merges in the table
+SHOWN, ROWS = 32, 16  # merges in the table, and its rows
 BOOK = "abracadabra"
 WORD = "Wherefore art thou?"
 LONGEST_WORD = 60
 
 
 def book_example() -> list[str]:
-    """Return how abracadabra is merged, a line each: its pairs become one letter."""
+    """Return the merges of abracadabra, a line each; merged pairs become one letter."""
     learned, lines, letters = list[Pair](), [f"{BOOK}  ({len(BOOK)} tokens)"], "XYZ"
     names: dict[str, str] = {}
     for (pair, count), letter in zip(merges([BOOK], len(letters)), letters, strict=False):
@@ -53,15 +53,15 @@ def _table(out: Path, words: Sequence[str]) -> None:
         text = f"{k + 1:>2}.  {_seen(a)} + {_seen(b)}  \u2192  {_seen(a + b)}"
         axes.text(x, y, matplotlib_text(text), fontsize=9, color=INK, family="monospace", va="center")
         axes.text(x + 0.9, y, f"{count:,}", fontsize=8, color=SOFT, ha="right", va="center")
-    axes.text(0, -1, "the pairs that are merged first, and how often they stand together", fontsize=10, color=INK, va="center")
-    axes.text(2.02, -1, "as in the books", fontsize=10, color=INK, va="center")
+    axes.text(0, -1, "the first merges, with the frequency of each pair", fontsize=10, color=INK, va="center")
+    axes.text(2.02, -1, "textbook example", fontsize=10, color=INK, va="center")
     for k, line in enumerate(book_example()):
         axes.text(2.02, 1.2 * k, matplotlib_text(line), fontsize=8, color=INK, family="monospace", va="center")
     save(made, out)
 
 
 def _seen(part: str) -> str:
-    """Return a token with its spaces and ends of lines to be seen."""
+    """Return a token with visible spaces and line ends."""
     return part.replace(" ", "\u00b7").replace("\n", "\u21b5").replace("\t", "\u2192")
 
 
@@ -79,7 +79,7 @@ def _lengths(out: Path, text: str) -> None:
         axes.plot([tokenizer.size], [len(tokenizer.encode(text)) / len(text)], "s", color=CYCLE[k], label=name)
     axes.set_xscale("log")
     axes.set_ylim(bottom=0)
-    label_axes(axes, "Larger vocabularies make shorter texts", "tokens in the vocabulary", "tokens for each character")
+    label_axes(axes, "Larger vocabularies shorten texts", "tokens in the vocabulary", "tokens per character")
     axes.legend(fontsize=8, frameon=False)
     save(made, out)
 
@@ -107,24 +107,24 @@ def _splits(out: Path, text: str, word: str) -> None:
         axes.text(-0.4, y, f"{name}: {len(parts)}", ha="right", va="center", fontsize=8, color=INK)
     axes.set(xlim=(-0.2, max(sum(max(1, len(p)) for p in parts) for parts in rows.values())), ylim=(len(rows) - 0.5, -0.7))
     axes.set_axis_off()
-    axes.set_title("How it is split", fontsize=10, color=INK)
+    axes.set_title("Tokens of a text", fontsize=10, color=INK)
     save(made, out)
 
 
 def _spelled(tokenizer: Any, word: str) -> list[str]:
-    """Return the tokens of a word as strings; halves of bytes that have no characters of their own as they are called."""
+    """Return the tokens of a word as strings."""
     return [tokenizer.spelled(int(k)).replace("half a byte, ", "\u00bd") for k in tokenizer.encode(word)]
 
 
 def draw(data: DataSource, out: Path, prompt: str = WORD, reading: Mapping[str, Any] | None = None) -> list[Path]:
-    """Draw merges, lengths and splits of a text's tokens into a folder.  prompt: what is split."""
+    """Draw merges, lengths and splits of a text's tokens into a folder.  prompt: text to split."""
     if not 0 < len(prompt) <= LONGEST_WORD:
-        raise UserError(f"what is split has from 1 to {LONGEST_WORD} characters, got {len(prompt)}; give another --prompt")
+        raise UserError(f"--prompt must have 1 to {LONGEST_WORD} characters, got {len(prompt)}")
     check_folder(out)
-    found = load_data(data, **(reading or {}))
-    if not isinstance(found.x, TextWindows):
-        raise UserError(f"{found.name} holds {found.kind}; this gallery shows the tokens of text, like prose or a .txt file")
-    text = "\n".join(found.x.texts())[:LEARNED]
+    dataset = load_data(data, **(reading or {}))
+    if not isinstance(dataset.x, TextWindows):
+        raise UserError(f"this gallery needs text, and {dataset.name} has {dataset.kind}; give a .txt file")
+    text = "\n".join(dataset.x.texts())[:LEARNED]
     tokenizer = learn_tokenizer([text], "bpe:size=64")
     assert isinstance(tokenizer, CharacterBPETokenizer)
     files = [out / name for name in ("merges.png", "lengths.png", "splits.png")]

@@ -1,4 +1,4 @@
-"""Transport to look at: plans, potentials, convergence, and what divergences see when supports part."""
+"""Optimal transport: plans, potentials, convergence, and divergences of disjoint supports."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ POINTS = 60
 
 
 def _bumps(grid: Tensor, *parts: tuple[float, float, float]) -> Tensor:
-    """Return a mixture of Gaussians, (weight, mean, deviation) each, on a grid with sum 1."""
+    """Return a mixture of Gaussians, (weight, mean, std) each, on a grid, normalised to 1."""
     density = torch.stack([w / s * (-((grid - m) ** 2) / (2 * s**2)).exp() for w, m, s in parts]).sum(0)
     return density / density.sum()
 
@@ -39,7 +39,7 @@ def _line() -> tuple[Tensor, Tensor, Tensor, Problem]:
 
 
 def _plans(problem: Problem) -> dict[str, Tensor]:
-    """Return the exact plan and those at several epsilon, by the title of their panel."""
+    """Return the exact plan and entropic ones, by title."""
     solved = exact(problem)
     plans = {f"exact\ncost {float(solved.cost):.4f}": solved.plan}
     for epsilon in reversed(EPSILONS):
@@ -54,11 +54,11 @@ def _quiet(axes: Axes) -> None:
 
 
 def line() -> Figure:
-    """Draw the plans between two distributions on a line, with the distributions along their sides."""
+    """Draw the plans between two distributions on a line, with the marginals."""
     grid, a, b, problem = _line()
-    made = figure(15, 4.6)
+    fig = figure(15, 4.6)
     plans = _plans(problem)
-    sides: Any = made.subfigures(1, len(plans))
+    sides: Any = fig.subfigures(1, len(plans))
     for part, (title, plan) in zip(sides, plans.items(), strict=True):
         corner = part.subplots(2, 2, width_ratios=(1, 5), height_ratios=(1, 5))
         _quiet(corner[0, 0])
@@ -68,21 +68,21 @@ def line() -> Figure:
         for axes in (top, side):
             _quiet(axes)
             axes.margins(0)
-        shown = (plan / plan.max()).sqrt()  # the root makes what is faint visible
+        shown = (plan / plan.max()).sqrt()  # the square root shows small values
         middle.imshow(shown.numpy(), origin="lower", extent=(0, 1, 0, 1), cmap="magma_r", aspect="auto")
         middle.set(xticks=[], yticks=[], xlabel="to", ylabel="from")
         top.set_title(title, fontsize=10, color=INK)
-    return made
+    return fig
 
 
 def clouds(seed: int) -> Figure:
-    """Draw the plans between two sets of points: a line for each move, the darker the more is moved."""
+    """Draw the plans between two sets of points as lines whose darkness shows the mass."""
     x, _ = load_data("eight-gaussians", POINTS, seed).batch(torch.arange(POINTS))
     y, _ = load_data("moons", POINTS, seed + 1).batch(torch.arange(POINTS))
-    made = figure(15, 4.3)
+    fig = figure(15, 4.3)
     plans = _plans(between(x.double(), y.double()))
     limits = axis_limits(torch.cat([x, y]).numpy())
-    for axes, (title, plan) in zip(made.subplots(1, len(plans)), plans.items(), strict=True):
+    for axes, (title, plan) in zip(fig.subplots(1, len(plans)), plans.items(), strict=True):
         square_axes(axes, limits, title)
         i, j = torch.nonzero(plan > 0.01 / POINTS, as_tuple=True)
         share = (plan[i, j] * POINTS).clamp(max=1).numpy()
@@ -91,42 +91,42 @@ def clouds(seed: int) -> Figure:
         )
         axes.scatter(x[:, 0], x[:, 1], s=22, c=ACCENT, linewidths=0, zorder=2, label="from")
         axes.scatter(y[:, 0], y[:, 1], s=22, c=WARM, linewidths=0, zorder=2, label="to")
-    made.axes[0].legend(fontsize=8, loc="upper right", framealpha=0.9)
-    return made
+    fig.axes[0].legend(fontsize=8, loc="upper right", framealpha=0.9)
+    return fig
 
 
 def potentials() -> Figure:
-    """Draw both potentials over the line, exact and at several epsilon, where there is something to move."""
+    """Draw both potentials, exact and entropic, on the supports."""
     grid, a, b, problem = _line()
-    made = figure(11, 4)
+    fig = figure(11, 4)
     solved = exact(problem)
     pairs = {"exact": (solved.f, solved.g)}
     for epsilon in reversed(EPSILONS):
         found = sinkhorn(problem, epsilon, max_iterations=20_000)
         pairs[f"epsilon {epsilon:.1%}"] = (found.f, found.g)
-    for axes, side, weights in zip(made.subplots(1, 2), (0, 1), (a, b), strict=True):
+    for axes, side, weights in zip(fig.subplots(1, 2), (0, 1), (a, b), strict=True):
         there = weights > 1e-4 * weights.max()
         ground = axes.twinx()
         ground.fill_between(grid, weights, color=SOFT, alpha=0.25, lw=0)
         ground.set(yticks=[], ylim=(0, 3 * float(weights.max())))
         for k, (name, pair) in enumerate(pairs.items()):
-            level = (pair[0] * a).sum()  # potentials are known up to a constant that goes from one to the other
+            level = (pair[0] * a).sum()  # potentials are determined up to a constant
             values = pair[side] + (level if side else -level)
             colour, style = (INK, "--") if k == 0 else (CYCLE[k - 1], "-")
             axes.plot(grid[there], values[there], color=colour, ls=style, lw=1.6, label=name)
-        axes.set(xlabel="place", title=("f, of the first distribution", "g, of the second")[side])
+        axes.set(xlabel="x", title=("f, of the first distribution", "g, of the second")[side])
         axes.set_ylabel("potential, in units of cost")
         axes.spines[["top", "right"]].set_visible(False)
         ground.spines[:].set_visible(False)
-    made.axes[0].legend(frameon=False, fontsize=9)
-    return made
+    fig.axes[0].legend(frameon=False, fontsize=9)
+    return fig
 
 
 def convergence() -> Figure:
-    """Draw the marginal error over the iterations at several epsilon; it jumps where epsilon is lowered to the next stage."""
+    """Draw the marginal error by iteration at several epsilon; it jumps where epsilon scaling reduces epsilon."""
     _, _, _, problem = _line()
-    made = figure(8, 4.2)
-    axes = made.subplots()
+    fig = figure(8, 4.2)
+    axes = fig.subplots()
     for k, epsilon in enumerate(EPSILONS):
         found = sinkhorn(problem, epsilon, tolerance=1e-9, max_iterations=20_000)
         axes.plot(np.arange(1, found.iterations + 1), found.errors, color=CYCLE[k], lw=1.4, label=f"epsilon {epsilon:.1%}")
@@ -135,15 +135,15 @@ def convergence() -> Figure:
         ylabel="marginal error",
         xscale="log",
         yscale="log",
-        title="Sinkhorn's convergence, with stages of epsilon",
+        title="Convergence of Sinkhorn with epsilon scaling",
     )
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    return made
+    return fig
 
 
 def supports() -> Figure:
-    """Draw KL, Jensen-Shannon, total variation and Wasserstein distance of two bumps with edges as one moves away."""
+    """Draw divergences and the Wasserstein distance between two bumps as one is shifted."""
     grid = torch.linspace(0, 6, 601, dtype=torch.float64)
 
     def bump(at: float) -> Tensor:
@@ -153,17 +153,17 @@ def supports() -> Figure:
     kinds = {"Kullback-Leibler": "kl", "Jensen-Shannon": "jensen-shannon", "total variation": "total-variation"}
     rows: dict[str, list[float]] = {name: [] for name in (*kinds, "Wasserstein-1")}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReverieWarning)  # infinite is what is to be shown
+        warnings.simplefilter("ignore", ReverieWarning)  # infinite values are part of the figure
         for shift in shifts:
             second = bump(1.0 + float(shift))
             for name, kind in kinds.items():
                 rows[name].append(float(discrete(first, second, kind)))
             rows["Wasserstein-1"].append(float(wasserstein_1d(grid, grid, first, second)))
-    made = figure(12, 4.2)
-    left, right = made.subplots(1, 2, width_ratios=(2, 3))
+    fig = figure(12, 4.2)
+    left, right = fig.subplots(1, 2, width_ratios=(2, 3))
     for shift, colour in ((0.0, ACCENT), (0.8, CYCLE[2]), (3.0, WARM)):
         left.fill_between(grid, bump(1.0 + shift), color=colour, alpha=0.45, lw=0, label=f"shift {shift:g}")
-    left.set(title="one bump, moved", xlabel="place", yticks=[])
+    left.set(title="a bump and shifted copies", xlabel="x", yticks=[])
     left.legend(frameon=False, fontsize=9)
     ceiling = 4.4
     for k, (name, values) in enumerate(rows.items()):
@@ -171,24 +171,27 @@ def supports() -> Figure:
         right.plot(shifts, capped, color=CYCLE[k], lw=1.8, ls="-" if capped == values else ":", label=name)
     right.annotate("infinite", (1.0, ceiling), (1.0, ceiling + 0.08), color=CYCLE[0], ha="center", va="bottom", fontsize=9)
     right.axvline(2.0, color=SOFT, lw=1, ls="--")
-    right.annotate("nothing in common from here", (2.05, 0.1), color=SOFT, fontsize=9)
+    right.annotate("disjoint supports", (2.05, 0.1), color=SOFT, fontsize=9)
     right.set(
-        title="only transport still tells how far", xlabel="shift", ylabel="divergence or distance", ylim=(0, ceiling + 0.5)
+        title="only the transport distance grows with the shift",
+        xlabel="shift",
+        ylabel="divergence or distance",
+        ylim=(0, ceiling + 0.5),
     )
     right.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(0.06, 0.66))
     for axes in (left, right):
         axes.spines[["top", "right"]].set_visible(False)
-    return made
+    return fig
 
 
 def draw(out: Path, seed: int = 0) -> list[Path]:
-    """Draw all pictures into a folder and return the files."""
+    """Draw all figures into a folder and return the files."""
     check_seed(seed)
     check_folder(out)
     pictures = {
         "line": line(), "clouds": clouds(seed), "potentials": potentials(), "convergence": convergence(),
         "supports": supports(),
     }  # fmt: skip
-    for name, made in pictures.items():
-        save(made, out / f"{name}.png")
+    for name, fig in pictures.items():
+        save(fig, out / f"{name}.png")
     return [out / f"{name}.png" for name in pictures]
