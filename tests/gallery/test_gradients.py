@@ -38,7 +38,7 @@ def test_it_is_the_derivative_of_the_whole_way(net: RNN | LSTM) -> None:
 
 def test_gradients_of_an_rnn_vanish_and_those_of_an_lstm_last() -> None:
     shown = {name: float(gradient_norms(net, x[:60])[-1]) for name, (net, x) in untrained().items()}
-    assert shown["rnn, recurrent weights of size 0.6"] < 1e-8 and shown["lstm, forget bias 4"] > 1e-3
+    assert shown["rnn, recurrent weights of scale 0.6"] < 1e-8 and shown["lstm, forget bias 4"] > 1e-3
     assert shown["lstm, forget bias 0"] < shown["lstm, forget bias 1"] < shown["lstm, forget bias 4"]
 
 
