@@ -242,7 +242,7 @@ def table(root: Path, chance: random.Random) -> Case:
 
 
 def requests(root: Path, chance: random.Random) -> Case:
-    """The studio meets requests with paths, headers and bodies that nobody means."""
+    """The studio receives requests with damaged paths, headers and bodies."""
     from tests.fuzz.studio import attack, place_folder
 
     opened = place_folder(root, chance, _run)

@@ -30,7 +30,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 @contextmanager
 def listener() -> Iterator[tuple[int, list[Any]]]:
-    """Note who connects to a port of this machine."""
+    """Record connections to a port of this machine."""
     came: list[Any] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
@@ -51,7 +51,7 @@ def listener() -> Iterator[tuple[int, list[Any]]]:
 
 
 def hostile(kind: str, root: Path, outside: Path, port: int) -> dict[str, str]:
-    """Return what a config.toml is to have in place of other lines, and put what it refers to where that is."""
+    """Return replacements of lines in config.toml, and create the files that they refer to."""
     (outside / "rows.csv").write_text(ROWS)
     (outside / "answers.txt").write_text("a\n" * 40)
     source = 'source = "patterns"'
@@ -99,7 +99,7 @@ ATTACKS = (
 
 @pytest.fixture
 def theirs(tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """Return a folder with a run to be opened, in which the studio is started, and one beside it, which is the home folder."""
+    """Return a folder with a run, in which the studio is started, and one beside it, which is the home folder."""
     root, outside = tmp_path / "root", tmp_path / "outside"
     outside.mkdir()
     shutil.copytree(folder / "runs" / "patterns", root / "runs" / "theirs")
@@ -119,7 +119,7 @@ def rewrite(root: Path, changes: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_verb_follows_what_a_run_refers_to_out_of_the_folder(
+def test_no_job_follows_references_of_a_run_out_of_the_folder(
     theirs: tuple[Path, Path], attack: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root, outside = theirs
@@ -127,7 +127,7 @@ def test_no_verb_follows_what_a_run_refers_to_out_of_the_folder(
     monkeypatch.setattr(trainings.subprocess, "Popen", lambda *words, **how: started.append(words))
     with listener() as (port, came):
         rewrite(root, hostile(attack, root, outside, port))
-        read = watched(monkeypatch, outside)
+        read = record_reads(monkeypatch, outside)
         guard = Guard(Studio(root, []).app(), port=PORT, token=TOKEN)
         for kind, request in REQUESTS.items():
             event, data = fetch(guard, f"/api/jobs/{kind}", request).events()[-1]
@@ -138,8 +138,8 @@ def test_no_verb_follows_what_a_run_refers_to_out_of_the_folder(
         assert not started and not came and not read
 
 
-def watched(monkeypatch: pytest.MonkeyPatch, outside: Path) -> list[Path]:
-    """Note which files outside are opened."""
+def record_reads(monkeypatch: pytest.MonkeyPatch, outside: Path) -> list[Path]:
+    """Record which files outside are opened."""
     read: list[Path] = []
     for name in ("open", "read_bytes", "read_text"):
         real = getattr(Path, name)
@@ -154,7 +154,7 @@ def watched(monkeypatch: pytest.MonkeyPatch, outside: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("table", ["start", "codec"])
-def test_a_run_goes_on_only_from_runs_in_the_folder(theirs: tuple[Path, Path], table: str, folder: Path) -> None:
+def test_a_run_resumes_only_with_runs_in_the_folder(theirs: tuple[Path, Path], table: str, folder: Path) -> None:
     root, outside = theirs
     shutil.copytree(folder / "runs" / "patterns", outside / "other")
     rewrite(root, {"[family]": f'[{table}]\nrun = "{outside}/other"\nweights = "x"\n\n[family]'})
@@ -164,7 +164,7 @@ def test_a_run_goes_on_only_from_runs_in_the_folder(theirs: tuple[Path, Path], t
     assert refused.status == 400 and str(outside / "other") in refused.json()["message"]
 
 
-def test_what_lies_in_the_folder_or_has_a_name_is_read(theirs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_in_the_folder_and_builtin_data_are_read(theirs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     root, _ = theirs
     guard = Guard(Studio(root, []).app(), port=PORT, token=TOKEN)
     assert done(fetch(guard, "/api/jobs/sample", REQUESTS["sample"]))["labels"]
@@ -174,12 +174,10 @@ def test_what_lies_in_the_folder_or_has_a_name_is_read(theirs: tuple[Path, Path]
     (root / "own.csv").write_text("\n".join(f"{x},{y}" for x, y in rows))
     rewrite(root, {'source = "patterns"': f'source = "{root}/own.csv"'})
     _, data = fetch(Guard(Studio(root, []).app(), port=PORT, token=TOKEN), "/api/jobs/demo", REQUESTS["demo"]).events()[-1]
-    assert "own.csv" in data["message"]  # read, but the data have changed
+    assert "own.csv" in data["message"] and "outside" not in data["message"]  # read, but the data have changed
 
 
-def test_files_of_named_data_may_lie_where_the_owner_keeps_them(
-    theirs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_of_builtin_data_may_be_in_the_data_folder(theirs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     root, outside = theirs
     rewrite(root, {'source = "patterns"': 'source = "mnist"', "[data.reading]": f'[data.reading]\ndata_dir = "{outside}"'})
     monkeypatch.setenv("REVERIE_DATA", str(outside))

@@ -138,7 +138,7 @@ def test_a_code_is_accepted_from_our_own_user_only(monkeypatch: pytest.MonkeyPat
         with socket.create_connection(listener.getsockname()) as client:
             peer, port = client.getsockname(), listener.getsockname()[1]
             assert connections.may_redeem_code(peer, port)
-            assert not connections.may_redeem_code(("127.0.0.1", 1), port)  # nobody here has this connection
+            assert not connections.may_redeem_code(("127.0.0.1", 1), port)  # no such connection
             monkeypatch.setattr(connections.os, "getuid", lambda: 12345)
             monkeypatch.setattr(connections, "ROOT", 12345)
             assert not connections.may_redeem_code(peer, port)

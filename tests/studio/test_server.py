@@ -95,10 +95,10 @@ def serve_200_at_once(server: Served) -> None:
 
     with ThreadPoolExecutor(200) as pool:
         answers = list(pool.map(one, range(200)))
-    drawn = [body for status, body in answers if status == 200]
-    assert {status for status, _ in answers} == {200, 503} and all(b"event: done" in body for body in drawn)
+    bodies = [body for status, body in answers if status == 200]
+    assert {status for status, _ in answers} == {200, 503} and all(b"event: done" in body for body in bodies)
     assert all(b"try again" in body or b"Service Unavailable" in body for status, body in answers if status == 503)
-    assert server.resident() - before < 400 * 2**20  # a first drawing loads the run
+    assert server.resident() - before < 400 * 2**20  # the first job loads the run
 
 
 def survive_a_stalled_client(server: Served) -> None:

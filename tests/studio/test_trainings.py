@@ -18,7 +18,7 @@ from reverie.studio.guard import Guard
 from reverie.studio.library import path_id
 from tests.studio.asgi import PORT, TOKEN, Answer, call
 
-STUDIOS: list[Studio] = []  # of the test that runs
+STUDIOS: list[Studio] = []  # of the current test
 
 
 @pytest.fixture
