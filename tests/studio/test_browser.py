@@ -133,6 +133,9 @@ def sample(visit: Visit) -> None:
     page.wait_for_selector(".saved img")
     assert page.input_value("label:text-is('Label') + select") == "3"
     assert page.input_value("label:text-is('Steps') + input") == "8"
+    visit.go(f"draw?run={DIGITS}&steps=9")  # the old address, in bookmarks and saved images
+    page.wait_for_function("document.querySelector('nav a[aria-current]')?.hash.startsWith('#/sample')")
+    assert page.input_value("label:text-is('Steps') + input") == "9"
 
 
 def inpaint(visit: Visit) -> None:
