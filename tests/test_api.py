@@ -65,7 +65,7 @@ def test_data_that_were_not_kept_must_be_given_again(forgotten: Run, command: An
     ):
         with pytest.raises(UserError, match="give them again with data=x"):
             act()
-        with pytest.raises(UserError, match="does not hold the data that the run was trained on"):
+        with pytest.raises(UserError, match="does not contain the training data"):
             act(data=(X[::-1], Y))
     code, _, err = command("train", "--resume", forgotten.path, "--extend", "--steps", 1)
     assert code == 2 and "--data FILE.npy" in err

@@ -246,7 +246,7 @@ def test_it_can_be_trained_again_and_replaced(run: Run) -> None:
 
 def test_what_cannot_be_is_said(data: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    with pytest.raises(UserError, match="holds points"):
+    with pytest.raises(UserError, match="contains points"):
         reverie.train("patterns", out, latent_space=True, points=100, steps=5)
     with pytest.raises(UserError, match="no pixel likelihood"):
         reverie.train(data, out, latent_space=True, purpose="likelihood", steps=5)

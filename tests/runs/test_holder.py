@@ -73,7 +73,7 @@ def test_a_training_is_interrupted_by_the_lock_that_it_holds(tmp_path: Path) -> 
     with locking(tmp_path / "run" / LOCK, str(script)) as process:
         interrupt(tmp_path / "run")
         assert process.wait(30) == -signal.SIGINT
-    with pytest.raises(UserError, match="nothing is being trained"):
+    with pytest.raises(UserError, match="no training runs"):
         interrupt(tmp_path / "run")
 
 

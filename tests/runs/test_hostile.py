@@ -87,7 +87,7 @@ def test_settings_that_no_shape_tells_of_must_be_those_of_the_training(images: R
     ]):  # fmt: skip
         run = copied(images, tmp_path / str(k))
         changed(run / folder.CONFIG, *pairs)
-        with pytest.raises(UserError, match=f"does not fit config.toml: it was trained with another .*{what}"):
+        with pytest.raises(UserError, match=f"does not fit config.toml.*{what}"):
             reverie.load(run)
 
 
@@ -163,7 +163,7 @@ INVALID_ROWS = {
 def test_an_invalid_row_is_left_out_and_said_once(tmp_path: Path, kind: str) -> None:
     rows = [ROW, INVALID_ROWS[kind], {"i": 6, "finding": FINDING}]
     (tmp_path / folder.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"i": ')
-    with pytest.warns(ReverieWarning, match="1 of the rows in .* not valid and left out, first line 2") as said:
+    with pytest.warns(ReverieWarning, match=r"1 rows of .* line 2") as said:
         assert folder.read_metrics(tmp_path) == [ROW]
         assert [finding.check for finding in folder.read_findings(tmp_path)] == ["copies"]
     assert len(said) == 1
@@ -198,10 +198,10 @@ def _all(tensors: dict[str, torch.Tensor], change: Callable[[str, torch.Tensor],
 
 
 STATES = {
-    "no exp_avg": (lambda n, t: None if n.endswith(".exp_avg") else t, "not all of"),
-    "no step": (lambda n, t: None if n.endswith(".step") else t, "not all of"),
-    "no state": (lambda n, t: None if ".optimizer." in n else t, "without the state of an optimizer"),
-    "negative": (lambda n, t: -t - 1 if n.endswith(".exp_avg_sq") else t, "below 0"),
+    "no exp_avg": (lambda n, t: None if n.endswith(".exp_avg") else t, "has only"),
+    "no step": (lambda n, t: None if n.endswith(".step") else t, "has only"),
+    "no state": (lambda n, t: None if ".optimizer." in n else t, "without optimizer state"),
+    "negative": (lambda n, t: -t - 1 if n.endswith(".exp_avg_sq") else t, "negative"),
 }
 
 
@@ -216,7 +216,7 @@ def test_an_invalid_checkpoint_falls_back_to_the_one_before(begun_run: Path, tmp
         spoil, said = STATES[kind]
         forged(newest, lambda tensors, facts: _all(tensors, spoil))
     told = list(api.begin(resume=run).introduction())
-    assert said in told[0] and "the checkpoint before it is used" in told[0]
+    assert said in told[0] and "checkpoint before" in told[0]
     assert f"resuming at step {int(before.stem)}" in told
 
 

@@ -89,14 +89,14 @@ def test_weighted_prompts_are_the_composition_of_labels() -> None:
     found = guided(torch.zeros(1, 1), 0.5, torch.tensor([[[3.0], [5.0]]])).x0
     assert float(found) == pytest.approx(7 + 2 * (1.5 * (3 - 7) - 0.5 * (5 - 7)))
     assert read_prompt("12:30, noon") == (("12:30, noon",), (1.0,))
-    with pytest.raises(UserError, match="cannot read the prompt"):
+    with pytest.raises(UserError, match="the prompt"):
         read_prompt("a seven::much")
 
 
 def test_numbers_by_name() -> None:
     assert read_conditions("Angle=0.5, age=3") == {"angle": 0.5, "age": 3.0}
     for wrong in ("angle", "angle=x", "angle=inf", "=1x"):
-        with pytest.raises(UserError, match="cannot read"):
+        with pytest.raises(UserError, match="--condition"):
             read_conditions(wrong)
 
 
@@ -131,12 +131,12 @@ def test_any_prompt_gives_a_picture(captioned_run: Run, prompt: str) -> None:
 def test_unknown_words_of_a_prompt_are_named(captioned_run: Run) -> None:
     with pytest.warns(ReverieWarning) as told:
         captioned_run.sample(1, prompt="a thick zebra, quux seven", **QUICK)
-    (said,) = {str(warning.message) for warning in told if "do not have" in str(warning.message)}
+    (said,) = {str(warning.message) for warning in told if "at most once" in str(warning.message)}
     assert "zebra" in said and "quux" in said and "thick" not in said and "seven" not in said
 
 
 def test_a_prompt_that_is_cut_is_told(captioned_run: Run) -> None:
-    with pytest.warns(ReverieWarning, match="longer than any caption"):
+    with pytest.warns(ReverieWarning, match="longer than"):
         captioned_run.sample(1, prompt="seven " * 100, **QUICK)
 
 

@@ -149,7 +149,7 @@ def stopping(n: int) -> list[Samples]:
 
 
 def test_an_interrupted_folder_keeps_its_images(tmp_path: Path) -> None:
-    with pytest.raises(Interrupted, match=f"the first 6 of 11 images are in {tmp_path}/x and stay there"):
+    with pytest.raises(Interrupted, match=f"the first 6 of 11 images are in {tmp_path}/x"):
         write(stopping(11), 11, tmp_path / "x")
     assert sorted(p.name for p in (tmp_path / "x").iterdir()) == [MANIFEST, *(f"{k:02d}.png" for k in range(6)), "labels.csv"]
     assert (tmp_path / "x" / "labels.csv").read_text().split() == ["index,label", *(f"{k},{k}" for k in range(6))]
@@ -171,7 +171,7 @@ def test_an_interrupt_says_what_was_kept(command, spiral_run: Run, patterns_run:
 
     monkeypatch.setattr(Run, "decode_final", stop)
     code, said, err = command("sample", patterns_run.path, "-n", 3, "--steps", 2, "--out", f"{tmp_path}/{out}")
-    assert code == 130 and said == "" and "interrupted; " in err and "nothing was kept" in err
+    assert code == 130 and said == "" and "interrupted; " in err
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
@@ -180,7 +180,7 @@ def test_too_many_for_a_film_or_a_sheet_are_refused_at_once(command, patterns_ru
     with pytest.raises(UserError, match="at most 10,000 images of 8x8"):
         images.save(tmp_path / "x.png")
     code, _, err = command("sample", patterns_run.path, "-n", 100_000, "--out", tmp_path / "x.mp4")
-    assert code == 2 and "a film shows at most 20,000 points" in err and "X.npy" in err
+    assert code == 2 and "20,000 points" in err and "X.npy" in err
     assert 100 < max_film_samples((3, 64, 64)) < max_film_samples((1, 28, 28)) < 500
     with pytest.raises(UserError, match="film"):
         patterns_run.sample(100_000, film=True)
@@ -202,7 +202,7 @@ def test_files_of_others_in_a_folder_are_neither_replaced_nor_removed(name: str,
     (tmp_path / name).write_text("precious")
     (tmp_path / "notes.txt").write_text("precious")
     before = listed(tmp_path)
-    with pytest.raises(UserError, match=f"holds {name}, which was not put there by sampling"):
+    with pytest.raises(UserError, match=f"contains {name}, "):
         images(3).save(f"{tmp_path}/", overwrite)
     assert listed(tmp_path) == before
     (tmp_path / name).unlink()
@@ -213,7 +213,7 @@ def test_files_of_others_in_a_folder_are_neither_replaced_nor_removed(name: str,
 def test_samples_in_a_folder_are_replaced_when_asked_and_none_is_left_over(tmp_path: Path) -> None:
     images(12, labels=True).save(f"{tmp_path}/x/")
     before = listed(tmp_path / "x")
-    with pytest.raises(UserError, match=r"holds samples already .* --overwrite"):
+    with pytest.raises(UserError, match=r"contains samples .* --overwrite"):
         images(3).save(f"{tmp_path}/x/")
     assert listed(tmp_path / "x") == before and len(before) == 14
     files = images(3).save(f"{tmp_path}/x/", overwrite=True)
@@ -221,7 +221,7 @@ def test_samples_in_a_folder_are_replaced_when_asked_and_none_is_left_over(tmp_p
     Samples(np.zeros((5, 2), np.float32), list("abcde")).save(tmp_path / "x", overwrite=True)
     assert sorted(listed(tmp_path / "x")) == [MANIFEST, "picture.png", "points.labels.csv", "points.npy"]
     (tmp_path / "x" / MANIFEST).write_text('{"images": 3, "named": ["../../thesis.txt"]}')
-    with pytest.raises(UserError, match="not put there by sampling"):
+    with pytest.raises(UserError, match="is not replaced"):
         images(3).save(f"{tmp_path}/x/", overwrite=True)
 
 
@@ -239,7 +239,7 @@ def test_after_an_interrupt_or_a_kill_the_images_are_known_as_ours(tmp_path: Pat
     with pytest.raises(Interrupted):
         write(stopping(11), 11, tmp_path / "x")
     (tmp_path / "x" / "10.png").write_text("precious")  # which was not reached
-    with pytest.raises(UserError, match=r"holds 10\.png, which"):
+    with pytest.raises(UserError, match=r"contains 10\.png, "):
         images(3).save(f"{tmp_path}/x/", overwrite=True)
     (tmp_path / "x" / "10.png").unlink()
     (tmp_path / "x" / "03.png").rename(tmp_path / "x" / ".03-a_cdefg8.png")  # as a kill leaves it
@@ -250,13 +250,13 @@ def test_after_an_interrupt_or_a_kill_the_images_are_known_as_ours(tmp_path: Pat
 def test_labels_beside_an_array_are_not_lost(tmp_path: Path) -> None:
     (tmp_path / "x.labels.csv").write_text("precious")
     for labels in (False, True):
-        with pytest.raises(UserError, match=r"labels\.csv is there already"):
+        with pytest.raises(UserError, match=r"labels\.csv already exists"):
             images(3, labels).save(tmp_path / "x.npy")
     assert listed(tmp_path) == {"x.labels.csv": b"precious"}
     images(3, True).save(tmp_path / "x.npy", overwrite=True)
     images(4, True).save(tmp_path / "x.npy")  # those beside it are its own
     np.save(tmp_path / "x.npy", np.zeros((5, 2)))
-    with pytest.raises(UserError, match=r"labels\.csv is there already"):
+    with pytest.raises(UserError, match=r"labels\.csv already exists"):
         images(3).save(tmp_path / "x.npy")
     np.save(tmp_path / "x.npy", np.zeros((4, 2)))
     images(3).save(tmp_path / "x.npy")

@@ -146,9 +146,9 @@ def test_a_folder_is_ours_from_the_claim_on(tmp_path: Path) -> None:
     """Two trainings are begun, the second to overwrite the first: the one that came first ends with its own configuration."""
     first = api.begin("moons", tmp_path / "run", overwrite=True, seed=1, **SMALL)
     IDLE.clear()  # as if the others came from another program
-    with pytest.raises(UserError, match="another training is at work"):
+    with pytest.raises(UserError, match="another training"):
         api.begin("circles", tmp_path / "run", overwrite=True, seed=2, **SMALL)
-    with pytest.raises(UserError, match="another training is at work"):
+    with pytest.raises(UserError, match="another training"):
         api.begin(resume=tmp_path / "run")
     list(first)
     kept = api.load(tmp_path / "run")
@@ -201,7 +201,7 @@ def test_a_classifier_is_not_trained_where_another_training_is_at_work(run: Path
     steps = iter(api.begin(resume=run, extend=True, steps=5))
     next(steps)
     before = (run / "classifier.safetensors").read_bytes()
-    with pytest.raises(UserError, match="another training is at work"):
+    with pytest.raises(UserError, match="another training"):
         reverie.train_classifier(run, steps=1)
     steps.close()
     assert (run / "classifier.safetensors").read_bytes() == before

@@ -102,7 +102,7 @@ def test_what_does_not_fit_is_refused(base: Run, adapted: Run, tmp_path: Path, c
         reverie.train(images(0), tmp_path / "a", lora="rank=2", steps=1, **SHORT)
     with pytest.raises(UserError, match="adamw"):
         reverie.train(images(0), tmp_path / "b", start_from=base.path, lora=2, optimizer="muon", steps=1, **SHORT)
-    with pytest.raises(UserError, match="other weights"):
+    with pytest.raises(UserError, match="does not fit the weights"):
         with_adapters(adapted, [str(adapted.path)])
     place = tmp_path / "torn"
     place.mkdir()

@@ -86,7 +86,7 @@ def test_a_process_that_cannot_read_the_data_is_told(tmp_path: Path) -> None:
     np.save(tmp_path / "points.npy", np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32))
     training = prepare(tmp_path / "points.npy", tmp_path / "run", steps=4, processes=2)
     (tmp_path / "points.npy").unlink()
-    with pytest.raises(UserError, match=r"process 1 of 2: the data of the run are no longer at"):
+    with pytest.raises(UserError, match=r"process 1 of 2: the data of the run are not at"):
         list(training)
     assert not (tmp_path / "run" / "model.safetensors").exists()
 

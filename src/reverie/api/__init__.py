@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from reverie.runs.run import Run, load
     from reverie.runs.samples import Samples
     from reverie.runs.sampling_options import Options
-    from reverie.runs.screen import Screen, clock
+    from reverie.runs.screen import Screen, format_duration
     from reverie.runs.source_data import load_source_data
     from reverie.runs.step import Step
     from reverie.steering.entry_points import begin_classifier, edit, illusion, interpolate, invert
@@ -86,7 +86,7 @@ LAZY = {
     "training.prepare": ("prepare",),
     "training.resume": ("check_resumable",),
     "training.suggestions": ("rerun_settings",),
-    "runs.screen": ("Screen", "clock"),
+    "runs.screen": ("Screen", "format_duration"),
     "training.summary": ("verdict",),
     "training.trainer": ("Training",),
 }
@@ -112,8 +112,8 @@ def load_all() -> None:
 __all__ = [
     "DEMOS", "KINDS", "READERS", "Config", "Dataset", "Demo", "EvaluationStopped", "NameEntry", "Options", "Overview",
     "Restored", "Run", "Samples", "Screen", "Step", "Training", "answers", "begin", "begin_classifier", "check_place",
-    "check_report", "check_results", "check_resumable", "clock", "compare", "compare_families", "compress", "confined",
-    "decompress", "distil", "edit", "entries", "evaluate", "export", "families_by_kind", "find_runs", "gallery", "holder",
+    "check_report", "check_results", "check_resumable", "compare", "compare_families", "compress", "confined", "decompress",
+    "distil", "edit", "entries", "evaluate", "export", "families_by_kind", "find_runs", "format_duration", "gallery", "holder",
     "illusion", "import_model", "inpaint", "inspect", "interpolate", "interrupt", "invert", "is_image", "is_resumable",
     "kind_of_data", "load", "load_all", "load_source_data", "names", "names_of", "overview", "pack", "prepare",
     "prepare_distillation", "process_group", "read_config", "read_findings", "read_metrics", "read_picture", "rerun_settings",

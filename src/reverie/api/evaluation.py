@@ -42,7 +42,7 @@ def evaluate(
     """
     from reverie.base.deadline import Deadline
     from reverie.evaluation.reports import QUICK_SECONDS, EvaluationStopped, evaluate_run
-    from reverie.runs.distributed import shared_run
+    from reverie.runs.distributed import distributed_run
 
     if out is not None:
         from reverie.evaluation.html_report import check_report
@@ -52,7 +52,7 @@ def evaluate(
     screen = progress_screen(progress if on_progress is None else False)
     deadline = Deadline(QUICK_SECONDS if quick and seconds is None else math.inf if seconds is None else seconds)
     try:
-        with shared_run(run, processes) as run, screen.reading() as bars:
+        with distributed_run(run, processes) as run, screen.reading() as bars:
             found = evaluate_run(
                 run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=say or screen.say,
                 on_progress=on_progress or bars, options=options, deadline=deadline,

@@ -32,8 +32,8 @@ def sample_to(
     processes: that share the work on this machine.
     """
     from reverie.base.files import check_folder
-    from reverie.runs.destinations import check_capacity, check_kind, check_output, is_film, is_folder, streams
-    from reverie.runs.distributed import shared_run
+    from reverie.runs.destinations import check_capacity, check_kind, check_output, is_film, is_folder, is_streamed
+    from reverie.runs.distributed import distributed_run
     from reverie.runs.resumable_output import sample_to_folder
     from reverie.runs.writing import write
 
@@ -43,13 +43,15 @@ def sample_to(
     check_folder(Path(out)) if images else check_output(out, overwrite)
     if run.kind not in ("text", "pairs"):
         check_capacity(out, n, run.config.data.shape)
-    with shared_run(run, processes) as run:
+    with distributed_run(run, processes) as run:
         if run.kind in ("text", "pairs"):
             return run.sample(n, first, on_progress=on_progress, **options).save(out)
         if images:
             say = say or (lambda text: None)
-            return sample_to_folder(run, n, Path(out), first, overwrite=overwrite, tell=on_progress, say=say, options=options)
-        if streams(out, run.config.data.shape):
+            return sample_to_folder(
+                run, n, Path(out), first, overwrite=overwrite, on_progress=on_progress, notify=say, options=options
+            )
+        if is_streamed(out, run.config.data.shape):
             return write(run.batches(n, first, on_progress=on_progress, **options), n, out, overwrite)
         return run.sample(n, first, film=is_film(out), on_progress=on_progress, **options).save(out, overwrite)
 
@@ -67,7 +69,7 @@ def sample(
     on this machine.
     """
     from reverie.runs.destinations import check_capacity, check_kind, check_output, is_film
-    from reverie.runs.distributed import shared_run
+    from reverie.runs.distributed import distributed_run
 
     run = open_run(run, device)
     if out is not None:
@@ -76,7 +78,7 @@ def sample(
         if run.kind not in ("text", "pairs"):
             check_capacity(out, n, run.config.data.shape)
         film = film or is_film(out)
-    with shared_run(run, processes) as shared:
+    with distributed_run(run, processes) as shared:
         made = shared.sample(n, first, film=film, on_progress=on_progress, **options)
     if out is not None:
         made.save(out, overwrite)

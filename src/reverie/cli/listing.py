@@ -74,7 +74,9 @@ def runs(
         if run.problem is not None:
             broken.append(f"{run.path}: {run.problem}")
             continue
-        length = f"{run.steps:,} steps, {api.clock(run.seconds)}" + ("" if run.finished else f", {run.fraction:.0%} done")
+        length = f"{run.steps:,} steps, {api.format_duration(run.seconds)}" + (
+            "" if run.finished else f", {run.fraction:.0%} done"
+        )
         held = f"{run.held_out:.4g} {run.unit}".rstrip() if run.held_out is not None else "-"
         rows.append((run.path, f"{run.data} ({run.count:,})", run.family, length, held, run.verdict))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]

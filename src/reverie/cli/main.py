@@ -160,10 +160,10 @@ def show_text(screen: Screen, run: Run, n: int, options: dict[str, Any]) -> None
         pieces = []
         for piece in api.write_text(run, k, **options):
             pieces.append(piece)
-            if screen.talks:
+            if screen.is_verbose:
                 print(visible(piece, lines=True), end="", flush=True)
         texts.append("".join(pieces))
-        if screen.talks:
+        if screen.is_verbose:
             print("\n" + "-" * 60 if k + 1 < n else "")
     screen.result({"texts": texts, "samples": n, "seed": options["seed"]}, "") if screen.as_json else None
 

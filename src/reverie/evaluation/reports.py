@@ -32,7 +32,7 @@ from reverie.evaluation.scores import HEADLINE_METRICS, format_score
 from reverie.evaluation.section_plan import PlannedSection, measure_planned, ready_section
 from reverie.evaluation.shared_features import share_features
 from reverie.evaluation.verdicts import assess, missing
-from reverie.runs.distributed import SharedRun
+from reverie.runs.distributed import DistributedRun
 from reverie.runs.prompts import has_condition
 from reverie.runs.run import Run
 from reverie.runs.samples import Samples
@@ -255,7 +255,7 @@ def _plan(
         why = str(error)
         lost = [ready_section(section) for section in sections_without_data(samples.x, samples.labels, why, samples.kind)]
         return [*lost, *model_plan(run, None, quick, seed, on_progress, options, steered=steered, why=why)]
-    if isinstance(run, SharedRun) and run.team is not None and run.kind == "images":
+    if isinstance(run, DistributedRun) and run.team is not None and run.kind == "images":
         features = share_features(features, *whole, on_progress, run.team, deadline)
     captioned = known.condition is not None
     labels = None if captioned else samples.labels

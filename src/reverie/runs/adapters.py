@@ -1,4 +1,4 @@
-"""Adapters of a run: small files of low-rank changes, beside the run that learned them, that are added to its base."""
+"""Adapters (LoRA): small files of low-rank changes of the weights of a base run."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MOST_WEIGHT = 100.0
 
 
 class AdapterFacts(ConfigSection):
-    """What an adapter belongs to: the hash of its base's weights, its rank, and the names of the labels it was trained with."""
+    """The metadata of an adapter: hash of the weights of its base, rank, and labels of its training data."""
 
     format: Literal[1] = 1
     base: str = Field(max_length=64)
@@ -38,7 +38,7 @@ class AdapterFacts(ConfigSection):
 
 
 def weights_hash(run: Path) -> str:
-    """Return a hash of the weights of a run, by which others name it."""
+    """Return a hash of the weights of a run, by which other runs refer to it."""
     with own_file(run, WEIGHTS_FILE).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
@@ -56,14 +56,14 @@ def read_weighted(text: str) -> tuple[Path, float]:
     try:
         found = float(weight)
     except ValueError:
-        return Path(text), 1.0  # a colon of the path's own
+        return Path(text), 1.0  # the colon is part of the path
     if not abs(found) <= MOST_WEIGHT:
-        raise UserError(f"the weight of an adapter must lie within +-{MOST_WEIGHT:g}, got {weight}")
+        raise UserError(f"the weight of an adapter must be between -{MOST_WEIGHT:g} and {MOST_WEIGHT:g}, got {weight}")
     return Path(name), found
 
 
 def with_adapters(run: Run, adapters: Sequence[str]) -> Run:
-    """Return a run whose matrices have the changes of adapters added, each times its weight: "runs/hoda:0.7"."""
+    """Return a run with the weighted changes of adapters added to its weights; adapters: "runs/hoda:0.7", ..."""
     if not adapters:
         return run
     base, model = weights_hash(run.path), copy.deepcopy(run.model)
@@ -80,7 +80,10 @@ def with_adapters(run: Run, adapters: Sequence[str]) -> Run:
 
         def wanted(facts: AdapterFacts, place: Path = place) -> dict[str, TensorSpec]:
             if facts.base != base:
-                raise UserError(f"the adapter of {place} was trained on other weights than those of {run.path}")
+                raise UserError(
+                    f"the adapter of {place} does not fit the weights of {run.path}; train one with"
+                    f" --from {run.path} --lora rank=8"
+                )
             forms: dict[str, TensorSpec] = {}
             for name in layers:
                 matrix = state[f"{name}.weight"]
@@ -98,7 +101,7 @@ def with_adapters(run: Run, adapters: Sequence[str]) -> Run:
                 matrix = state[f"{name}.weight"]
                 change = (tensors[f"{name}.up"] @ tensors[f"{name}.down"]).view(matrix.shape)
                 matrix.add_(change.to(matrix), alpha=weight)
-            if facts.labels == run.config.data.labels:  # else the labels of the base keep their meaning
+            if facts.labels == run.config.data.labels:  # otherwise the labels of the base stay
                 for name, table in tables.items():
                     table.add_(tensors[name].to(table) - before[name], alpha=weight)
     changes = (*run.changes, *(f"adapter {text}" for text in adapters))

@@ -1,4 +1,4 @@
-"""The classifier that guides a run: it lives in the run folder beside the model."""
+"""The file of the noise-aware classifier in a run folder."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CLASSIFIER_FILE = "classifier.safetensors"
 
 
 class ClassifierFacts(BaseModel):
-    """What is written beside the weights.
+    """The metadata of a classifier.
 
-    fingerprint: of the data it learned; accuracy: share of held-out data told rightly, at the times given.
+    fingerprint: of its training data; accuracy: on held-out data, by time.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -39,7 +39,7 @@ class ClassifierFacts(BaseModel):
 
 
 def classifier_for(config: Config, seed: int = 0, device: str = "cpu") -> Classifier:
-    """Return an untrained classifier for the data of a run; on the device "meta", a plan of one without its memory."""
+    """Return an untrained classifier for the data of a run; without memory on the device "meta"."""
     settings = settings_of(config.family)
     schedule = build(SCHEDULES, settings.schedule, "schedule")
     with torch.device(device):
@@ -48,7 +48,7 @@ def classifier_for(config: Config, seed: int = 0, device: str = "cpu") -> Classi
 
 
 def write_classifier(folder: Path, classifier: Classifier, facts: ClassifierFacts) -> Path:
-    """Write the weights with the facts in their header, whole or not at all; return the file."""
+    """Write the weights and metadata atomically; return the file."""
     write_tensors(folder / CLASSIFIER_FILE, classifier.state_dict(), facts.model_dump_json())
     return folder / CLASSIFIER_FILE
 
@@ -57,13 +57,13 @@ def read_classifier(folder: Path, config: Config) -> Classifier:
     """Read the classifier of a run."""
     path, again = folder / CLASSIFIER_FILE, f"train it again with: reverie train-classifier {shlex.quote(str(folder))}"
     if not path.is_file():
-        raise UserError(f"the run {folder} has no classifier to be guided by; {again.replace('it again', 'one')}")
+        raise UserError(f"the run {folder} has no classifier; {again.replace('it again', 'one')}")
     wanted = tensor_specs(classifier_for(config, device="meta").state_dict())
     state, facts = read_tensors(
         path, lambda _: wanted, TypeAdapter(ClassifierFacts), fits="a classifier of this run", advice=f"; {again}"
     )
     if facts.fingerprint != config.data.fingerprint:
-        raise UserError(f"{path} learned other data than the run did; {again}")
+        raise UserError(f"{path} was trained on other data than the run; {again}")
     classifier = classifier_for(config)
     classifier.load_state_dict(state)
     return classifier.requires_grad_(False).eval()

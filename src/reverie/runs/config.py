@@ -1,4 +1,4 @@
-"""Everything that is needed to build a model again, checked field by field."""
+"""The configuration of a run: a schema of all that is needed to build its model again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reverie.data.time_series import MAX_WINDOW
 from reverie.families import FAMILIES
 from reverie.families.model import Family, FamilySettings, Model
 
-MOST_STEPS, MOST_MINUTES = 10**9, 10**6  # of a training
+MOST_STEPS, MOST_MINUTES = 10**9, 10**6  # upper limits of a training
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 # Format 1 had no table [family]: these keys were at the top level, and these in the table [training].
@@ -49,7 +49,7 @@ RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
 def _from_format_1(table: dict[str, Any]) -> dict[str, Any]:
     rest = dict(table)
     if rest.pop("family", "diffusion") != "diffusion":
-        raise ValueError("a run of format 1 is of the family diffusion")
+        raise ValueError("format 1 has only the family diffusion")
     training = dict(rest.get("training", {})) if isinstance(rest.get("training"), dict) else {}
     family = {key: rest.pop(key) for key in OF_FORMAT_1 if key in rest}
     family |= {key: training.pop(key) for key in OF_TRAINING_1 if key in training}
@@ -77,7 +77,7 @@ def present_family(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class Reading(TypedDict, total=False):
-    """The table [data.reading]: the options of `load_data` that data were read with, as far as they were given."""
+    """The table [data.reading]: the options of `load_data` that were given."""
 
     __pydantic_config__ = ConfigDict(extra="forbid")  # type: ignore[misc]
 
@@ -96,11 +96,10 @@ class Reading(TypedDict, total=False):
 
 
 class DataConfig(ConfigSection):
-    """Which data, and what they looked like.
+    """The data of a run.
 
-    source: the name or the whole path they were read from; reading: the options they were read with; kind: what one datum
-    is, told by its shape where it is not said; condition: what their conditions are, if these are captions, numbers or images;
-    columns: names of the coordinates of points, or of the numbers of a moment, where they have any.
+    source: the name or absolute path; reading: the options of reading; kind: by default derived from the shape; condition: the
+    form of conditions other than labels; columns: names of the coordinates of points or of the values of a time step.
     """
 
     name: str
@@ -127,35 +126,34 @@ class DataConfig(ConfigSection):
     def _kind_fits(self) -> DataConfig:
         written = len(self.shape) == WRITTEN.get(self.kind)
         if not written and self.kind != kind_of(self.shape):
-            raise ValueError(f"data of shape {self.shape} are no {self.kind}")
+            raise ValueError(f"the shape {self.shape} does not fit the kind {self.kind}")
         return self
 
     @model_validator(mode="after")
     def _counts_match(self) -> DataConfig:
         if len(self.labels) != len(self.label_counts):
-            raise ValueError("labels and label_counts must be of one length")
+            raise ValueError("labels and label_counts must have the same length")
         return self
 
     @field_validator("columns")
     @classmethod
     def _shown(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Names are shown and written to files, so they are distinct and hold nothing that steers a terminal."""
+        """Check that names are distinct and without control characters, as they are printed and written to files."""
         return distinct_names(columns)
 
     @model_validator(mode="after")
     def _columns_fit(self) -> DataConfig:
         if self.columns and (self.kind not in ("points", "series") or len(self.columns) != self.shape[-1]):
-            raise ValueError(f"{len(self.columns)} names of columns for {self.kind} of shape {self.shape}")
+            raise ValueError(f"{len(self.columns)} column names do not fit {self.kind} of shape {self.shape}")
         return self
 
 
 class TrainingConfig(ConfigSection):
-    """How long and how to train.  Either steps or minutes.
+    """Length and hyperparameters of a training.
 
-    clock: what minutes are counted by, the wall's or the processor's, which a busy machine does not slow down; keep: the
-    weights of the end, or those that were best on held-out data; lora: rank of changes that are learned, if not all weights.
-    micro_batches: of each batch, of which several processes share the work; exact: whether their gradients are added in the
-    order of their numbers, so that any number of processes gives the same bits.
+    clock: of minutes: wall time, or CPU time, which other programs do not affect; keep: the last weights, or the best on
+    held-out data; lora: rank of adapters, if only these are trained; micro_batches: of each batch, for several processes;
+    exact: whether gradients are summed in a fixed order, so that bits do not depend on the number of processes.
     """
 
     steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
@@ -181,7 +179,7 @@ class TrainingConfig(ConfigSection):
     @field_validator("lora", mode="before")
     @classmethod
     def _rank(cls, rank: Any) -> Any:
-        """Take `rank=8` as well, as the command line has it."""
+        """Accept `rank=8`, the form of the command line."""
         return rank.removeprefix("rank=") if isinstance(rank, str) else rank
 
     @model_validator(mode="after")
@@ -189,14 +187,14 @@ class TrainingConfig(ConfigSection):
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give either steps or minutes")
         if self.micro_batches > self.batch:
-            raise ValueError(f"a batch of {self.batch} cannot be cut into {self.micro_batches} micro-batches")
+            raise ValueError(f"a batch of {self.batch} cannot be split into {self.micro_batches} micro-batches")
         if self.lora is not None and self.optimizer != "adamw":
-            raise ValueError("adapters of low rank are trained by adamw")
+            raise ValueError("lora needs the optimizer adamw")
         return self
 
 
 class StartConfig(ConfigSection):
-    """Another run whose weights a training took, to start from or as its codec: its path then, and a hash of the weights."""
+    """A reference to a run with the initial weights or the codec: its path and a hash of its weights."""
 
     run: str
     weights: str
@@ -246,7 +244,7 @@ class Config(ConfigSection):
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The labels that samples can be asked for: those of the data, if the family knows labels."""
+        """The labels for sampling: those of the data, if the family has labels."""
         return self.data.labels if "labels" in self.model_family.can else ()
 
     @property
@@ -255,22 +253,22 @@ class Config(ConfigSection):
         return FAMILIES[self.family.name]
 
     def as_table(self) -> dict[str, Any]:
-        """Return plain values for TOML, which knows no None."""
+        """Return values for TOML, without None."""
         return self.model_dump(mode="json", exclude_none=True)
 
 
 def _data_of(config: Config) -> tuple[tuple[int, ...], int]:
-    """Return the shape of the data and how many labels they have."""
+    """Return the shape of the data and the number of labels."""
     if config.data.labels and not sum(config.data.label_counts):
-        raise UserError("the data have labels, but none of them is ever used")
+        raise UserError("the data have labels, but no datum has one; train with --labels none")
     return config.data.shape, len(config.data.labels)
 
 
 def build_model(config: Config) -> Model:
-    """Make the model that a configuration describes, with first weights drawn from the training seed."""
+    """Build the model of a configuration, with initial weights from the training seed."""
     return config.model_family.build(config.family, *_data_of(config), config.training.seed)
 
 
 def model_forms(config: Config) -> dict[str, TensorSpec]:
-    """Return the form of every tensor of that model, which is not made."""
+    """Return the specs of the tensors of the model, without building it."""
     return config.model_family.tensor_specs(config.family, *_data_of(config))

@@ -1,4 +1,4 @@
-"""What a run refers to outside of its folder, kept within one folder where runs may come from anyone."""
+"""Confinement of the paths that runs refer to, where runs may come from anyone."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROOT: ContextVar[Path | None] = ContextVar("root", default=None)
 
 @contextmanager
 def confined(root: Path) -> Iterator[None]:
-    """Refuse all data and runs outside of a folder that runs refer to, while this lasts, in this thread."""
+    """Refuse references of runs to data and runs outside of a folder, within this context and thread."""
     before = _ROOT.set(root.resolve())
     try:
         yield
@@ -31,10 +31,9 @@ def confined(root: Path) -> Iterator[None]:
 
 
 def check_data(known: DataConfig) -> None:
-    """Refuse data of a run that lie elsewhere: at an address, in a home folder, or outside of the folder.
+    """Refuse data of a run at an address, in a home folder, or outside of the folder.
 
-    Sets by name are allowed, with their files where the owner keeps them: in the folder, in $REVERIE_DATA, or where the system
-    and earlier downloads put them.
+    Named datasets are allowed, with files in the folder, in $REVERIE_DATA, or in the locations of downloads.
     """
     if (root := _ROOT.get()) is None:
         return
@@ -44,10 +43,10 @@ def check_data(known: DataConfig) -> None:
         check_place(reading["data_dir"], root)
     if source == MEMORY_SOURCE or source in DATASETS:
         if "pairs" in reading or ("data_dir" in reading and source not in FROM_FILES):
-            raise UserError(f"the data of the run are {source}, and yet it names files of them; train a new run")
+            raise UserError(f"the data of the run are {source}, which has no files, but it names some; train a new run")
         return
     if is_remote(source):
-        raise UserError(f"the data of the run lie at {visible(source)}, outside of {root}; use this run in a terminal")
+        raise UserError(f"the data of the run are at {visible(source)}, outside of {root}; use this run in a terminal")
     check_place(source, root)
     if "pairs" in reading:
         for other in (reading["pairs"], str(expanded(source).parent / Path(reading["pairs"]).name)):
@@ -55,9 +54,9 @@ def check_data(known: DataConfig) -> None:
                 check_place(other, root)
 
 
-def check_references(config: Config, kept: bool) -> None:
-    """Refuse a run that refers to data, if it has kept none, or to another run as a start, teacher or codec, outside."""
-    if not kept:
+def check_references(config: Config, has_copy: bool) -> None:
+    """Refuse a run that refers to data, unless it has a copy, or to another run (start, teacher, codec) outside."""
+    if not has_copy:
         check_data(config.data)
     for other in (config.start, config.codec):
         if other is not None and (root := _ROOT.get()) is not None:
@@ -65,20 +64,20 @@ def check_references(config: Config, kept: bool) -> None:
 
 
 def check_place(source: str | Path, root: Path) -> None:
-    """Refuse a path, or a pattern of files, that lies outside of a folder, or among whose files a link leads out of it."""
+    """Refuse a path or file pattern outside of a folder, or with links that leave it."""
     try:
         path = expanded(source)
         inside = all(_is_within(place / path, root) for place in (Path.cwd(), root))
     except (OSError, ValueError, RuntimeError):  # too long, a null byte, a loop of links
         inside = False
     if not inside:
-        raise UserError(f"{visible(str(source))} lies outside of {root}; open the studio on a folder that holds both")
+        raise UserError(f"{visible(str(source))} is outside of {root}; start the studio in a folder that contains both")
     if is_pattern(str(source)):
         path = path.parent
     beside = labels_beside(path) if path.is_file() else None
     for place in (*([beside] if beside else ()), *_links(path)):
         if not _is_within(place, root):
-            raise UserError(f"{visible(place.name)} in {place.parent.name} is a link that leads out of {root}; remove it")
+            raise UserError(f"{visible(place.name)} in {place.parent.name} is a link that leaves {root}; remove it")
 
 
 def _is_within(path: Path, root: Path) -> bool:
@@ -86,7 +85,7 @@ def _is_within(path: Path, root: Path) -> bool:
 
 
 def _links(folder: Path) -> Iterator[Path]:
-    """Yield the links in a folder and below it; hidden files are never read as data."""
+    """Yield the links in a folder and its subfolders, except hidden files, which are never read."""
     for place, inner, files in os.walk(folder):
         inner[:] = [name for name in inner if not name.startswith(".")]
         for name in (*inner, *files):

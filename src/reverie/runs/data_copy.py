@@ -1,4 +1,4 @@
-"""A copy of its data that a run keeps in its folder if it is asked to."""
+"""The copy of its data in a run folder (keep_data)."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from reverie.runs.config import DataConfig
 
 DATA_COPY = "data.safetensors"
 DTYPES = {"points": torch.float32, "series": torch.float32, "images": torch.uint8}
-Characters = Annotated[int, Field(ge=1, le=2**31)]  # of all texts together, which is told in the file of texts
+Characters = Annotated[int, Field(ge=1, le=2**31)]  # total length of the texts, in the header
 
 
 def check_copyable(dataset: Dataset) -> None:
-    """Refuse to keep data that are not in memory themselves."""
+    """Refuse data that cannot be copied into a run."""
     if isinstance(dataset.x, LazyImages):
-        raise UserError("these images are too many for memory and so for a copy in the run; leave keep_data out")
+        raise UserError("these images do not fit into memory and cannot be copied into the run; omit keep_data")
     if dataset.conditions is not None:
-        raise UserError("captions, numbers and images that are told of data are not copied with these; leave keep_data out")
+        raise UserError("conditions other than labels cannot be copied into the run; omit keep_data")
 
 
 def write_data_copy(folder: Path, dataset: Dataset) -> None:
-    """Write the data of a run, as they were read, into its folder; of texts the codes of their characters."""
+    """Write the data of a run into its folder; texts as codes of their characters."""
     check_copyable(dataset)
     x, path = dataset.x, folder / DATA_COPY
     if isinstance(x, TextWindows | TextPairs):
@@ -48,8 +48,8 @@ def write_data_copy(folder: Path, dataset: Dataset) -> None:
 
 
 def read_data_copy(folder: Path, known: DataConfig) -> Dataset:
-    """Return the data that a run kept."""
-    path, advice = folder / DATA_COPY, "; remove it and give the data with data="
+    """Return the data from the copy in a run."""
+    path, advice = folder / DATA_COPY, "; remove it and pass the data with data="
     if known.kind in WRITTEN:
         return Dataset(known.name, _texts(path, known, advice))
     wanted = {"x": TensorSpec(DTYPES[known.kind], (known.count, *known.shape))}
@@ -58,12 +58,12 @@ def read_data_copy(folder: Path, known: DataConfig) -> Dataset:
     parts, _ = read_tensors(path, lambda _: wanted, TypeAdapter(None), fits="the data of this run", advice=advice)
     labels = parts.get("labels")
     if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= len(known.labels)):
-        raise UserError(f"{path} holds labels that this run does not have{advice}")
+        raise UserError(f"{path} contains labels that this run does not have{advice}")
     return Dataset(known.name, parts["x"], labels, known.labels, columns=known.columns)
 
 
 def _texts(path: Path, known: DataConfig, advice: str) -> TextWindows | TextPairs:
-    """Return the text, or the pairs of texts, that a run kept."""
+    """Return the text, or the pairs of texts, from the copy in a run."""
 
     def wanted(characters: int) -> Mapping[str, TensorSpec]:
         lengths = {"lengths": TensorSpec(torch.int64, (known.count, 2))} if known.kind == "pairs" else {}
@@ -72,10 +72,10 @@ def _texts(path: Path, known: DataConfig, advice: str) -> TextWindows | TextPair
     parts, _ = read_tensors(path, wanted, TypeAdapter(Characters), fits="the data of this run", advice=advice)
     codes, lengths = parts["codes"].numpy(), parts.get("lengths")
     if codes.min() < 0 or codes.max() > END_OF_TEXT or (lengths is None and len(codes) < known.shape[0]):
-        raise UserError(f"{path} holds no text of this run{advice}")
+        raise UserError(f"{path} does not contain the text of this run{advice}")
     if lengths is None:
         return windows_of(codes, known.shape[0])
     if int(lengths.min()) < 0 or int(lengths.max()) > known.shape[1] or int(lengths.sum()) != len(codes):
-        raise UserError(f"{path} holds no pairs of this run{advice}")
+        raise UserError(f"{path} does not contain the pairs of this run{advice}")
     ends = lengths.reshape(-1).cumsum(0).reshape(-1, 2)
     return TextPairs(codes, (ends - lengths).numpy(), lengths.numpy(), known.shape[1])

@@ -1,4 +1,4 @@
-"""How far the estimates of a run are off, measured once on its training data and kept in its folder."""
+"""The error curve of a run, measured on training data and cached in its folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reverie.runs.run import Run
 
 ERROR_CURVE_FILE = "spread.json"
-MEASURED, NUMBERS = 128, 8192  # training data on which it is measured, or so many numbers of them, if that is more
+MEASURED, NUMBERS = 128, 8192  # training data for the measurement, at least so many, or data of this total size
 MOST_BYTES = 2**16
 
 Places = Annotated[
@@ -34,7 +34,7 @@ Shares = Annotated[
 
 
 class ErrorCurveFile(ConfigSection):
-    """The file: a hash of the weights that were measured, and the curve of `MeanError`."""
+    """The file: a hash of the measured weights, and the points of an `ErrorCurve`."""
 
     weights: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
     log_snr: Places
@@ -44,7 +44,7 @@ class ErrorCurveFile(ConfigSection):
     def _rising(self) -> ErrorCurveFile:
         rises = all(a < b for a, b in zip(self.log_snr, self.log_snr[1:], strict=False))
         if len(self.log_snr) != len(self.share) or not rises:
-            raise ValueError("log_snr must rise and be as many as share")
+            raise ValueError("log_snr must increase and have the length of share")
         return self
 
     def curve(self) -> ErrorCurve:
@@ -60,7 +60,7 @@ def _weights(run: Run) -> str:
 
 
 def measure_error_curve(run: Run, train: Dataset, seed: int = 0) -> ErrorCurve:
-    """Measure on data that are spread over a training set."""
+    """Measure the curve on evenly spaced training data."""
     count = min(len(train), max(MEASURED, NUMBERS // math.prod(train.shape)))
     x, labels = train.batch(torch.linspace(0, len(train) - 1, count, dtype=torch.float64).long())
     device, cond = run.diffusion.device, labels if run.conditional else None
@@ -72,18 +72,18 @@ def measure_error_curve(run: Run, train: Dataset, seed: int = 0) -> ErrorCurve:
 
 
 def load_error_curve(run: Run) -> ErrorCurve:
-    """Return how far the estimates of a run are off: as kept, or measured now and kept where the folder can be written to."""
+    """Return the error curve of a run, from its cache or measured and cached if the folder is writable."""
     file, weights = own_file(run.path, ERROR_CURVE_FILE), _weights(run)
-    with suppress(OSError, ValueError):  # none, or one that is damaged
-        kept = ErrorCurveFile.model_validate_json(read_own(run.path, ERROR_CURVE_FILE, MOST_BYTES))
-        if kept.weights == weights:
-            return kept.curve()
+    with suppress(OSError, ValueError):  # missing or damaged
+        cached = ErrorCurveFile.model_validate_json(read_own(run.path, ERROR_CURVE_FILE, MOST_BYTES))
+        if cached.weights == weights:
+            return cached.curve()
     try:
         data = load_source_data(run.config.data, folder=run.path)
     except UserError as error:
-        raise UserError(f"the optimal variance is measured on the training data of the run: {error}") from None
+        raise UserError(f"the optimal variance needs the training data of the run: {error}") from None
     found = measure_error_curve(run, data.split(run.config.data.seed)[0])
     made = ErrorCurveFile(weights=weights, log_snr=tuple(found.log_snr.tolist()), share=tuple(found.share.tolist()))
-    with suppress(UserError), atomic(file) as path:  # a folder may be there to be read only
+    with suppress(UserError), atomic(file) as path:  # the folder may be read-only
         path.write_text(made.model_dump_json() + "\n", encoding="utf-8")
     return found

@@ -24,9 +24,9 @@ from reverie.runs.step import read_row
 
 CONFIG, WEIGHTS_FILE, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
 MOST_CONFIG = 2**22  # bytes; the names of all labels are among them
-EARLY_FILE = "early.safetensors"  # the average weights early in training, away from which autoguidance leads
+EARLY_FILE = "early.safetensors"  # EMA weights early in training, the weak model of autoguidance
 LONGEST_ROW = 2**16  # bytes of a line of metrics.jsonl
-_said: set[str] = set()  # what was said of rows that are left out: they are read again and again
+_warned: set[str] = set()  # warnings of invalid rows, which are read repeatedly
 
 
 def write_config(folder: Path, config: Config) -> None:
@@ -36,7 +36,7 @@ def write_config(folder: Path, config: Config) -> None:
 
 
 def check_run(folder: Path) -> None:
-    """Refuse a folder that is not there or holds no run."""
+    """Refuse a missing folder, or one without a run."""
     if not folder.is_dir():
         beside = [str(path.parent) for path in folder.parent.glob("*/" + CONFIG)] if folder.parent.is_dir() else []
         close = get_close_matches(str(folder), beside, n=1, cutoff=0.6)
@@ -45,7 +45,7 @@ def check_run(folder: Path) -> None:
             f"there is no run at {folder}; {meant}train one with: reverie train spiral --out {shlex.quote(str(folder))}"
         )
     if not os.path.lexists(folder / CONFIG):
-        raise UserError(f"{folder} is not a run: it has no {CONFIG}")
+        raise UserError(f"{folder} is not a run: it has no {CONFIG}; train one with: reverie train DATA --out RUN")
 
 
 def read_config(folder: Path) -> Config:
@@ -65,7 +65,7 @@ def read_config(folder: Path) -> Config:
 
 
 def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield the whole lines of a file by number, the first LONGEST_ROW bytes of each; not one whose end is still to come."""
+    """Yield the number and first LONGEST_ROW bytes of each complete line of a file."""
     number = 0
     while line := file.readline(LONGEST_ROW):
         number, start = number + 1, line
@@ -76,7 +76,7 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def read_rows(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the rows of metrics.jsonl that are valid, and what is wrong with each of the others."""
+    """Return the valid rows of metrics.jsonl, and the problem of each of the others."""
     path = own_file(folder, METRICS)
     rows: list[dict[str, Any]] = []
     wrong: list[str] = []
@@ -96,13 +96,13 @@ def read_rows(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the rows that are valid; that others are left out is said once."""
+    """Return the valid rows; warn once about others."""
     rows, wrong = read_rows(folder)
     if wrong:
-        said = f"{len(wrong)} of the rows in {folder / METRICS} are not valid and left out, first {wrong[0]}"
-        if said not in _said:
-            _said.add(said)
-            warnings.warn(said, ReverieWarning, stacklevel=3)
+        warning = f"{len(wrong)} rows of {folder / METRICS} are invalid and ignored, first {wrong[0]}"
+        if warning not in _warned:
+            _warned.add(warning)
+            warnings.warn(warning, ReverieWarning, stacklevel=3)
     return rows
 
 
@@ -112,7 +112,7 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def read_findings(folder: Path) -> list[Finding]:
-    """Read what the doctor found and was still so at the last check; rescues are always told."""
+    """Read the findings that were still active at the last check, and all rollbacks."""
     found: dict[str, Finding] = {}
     for row in _rows(folder):
         if "held_out" in row:
@@ -125,7 +125,7 @@ def read_findings(folder: Path) -> list[Finding]:
 
 
 def drop_rows_after(folder: Path, last: int) -> None:
-    """Drop what metrics.jsonl says of steps after the last one that was kept."""
+    """Remove the rows of metrics.jsonl after a step."""
     lines = [json.dumps(row) + "\n" for row in _rows(folder) if row["i"] <= last]
     with atomic(own_file(folder, METRICS)) as path:
         path.write_text("".join(lines), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a user asks to be drawn: one label, all in turn, or a weighted sum of labels such as `6:1.5,8:-1`."""
+"""Parsing of labels: one label, or a weighted sum of labels such as `6:1.5,8:-1`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ PART = re.compile(rf"(.+?):{NUMBER}", re.IGNORECASE | re.DOTALL)
 
 @dataclass(frozen=True)
 class Composition:
-    """Labels, by number, and the weight of each."""
+    """Indices of labels and their weights."""
 
     labels: tuple[int, ...]
     weights: tuple[float, ...]
 
 
 def read_label(label: str, names: Sequence[str]) -> Composition:
-    """Return what a label asks for; a name that is in the run always stands for itself, whatever signs it holds."""
+    """Parse a label or a weighted sum; a label of the run is always itself, whatever characters it has."""
     if label in names:
         return Composition((names.index(label),), (1.0,))
     parts, rest = [], label
@@ -46,15 +46,15 @@ def read_label(label: str, names: Sequence[str]) -> Composition:
 
 
 def read_labels(text: str | Sequence[str], names: Sequence[str]) -> tuple[int, ...]:
-    """Read labels with commas between, `6,9`, as numbers; names that hold commas themselves are found too."""
+    """Parse comma-separated labels, `6,9`, to indices; labels may contain commas."""
     if not isinstance(text, str):
         words, joint = [str(word) for word in text], 1
     else:
         words, joint = text.split(","), len(text)
     found: list[int] = []
     while words:
-        takes = range(min(joint, len(words)), 0, -1)
-        fitting = next((k for k in takes if ",".join(words[:k]).strip() in names), None)
+        counts = range(min(joint, len(words)), 0, -1)
+        fitting = next((k for k in counts if ",".join(words[:k]).strip() in names), None)
         if fitting is None:
             raise unknown(words[0].strip(), names, "label")
         found.append(list(names).index(",".join(words[:fitting]).strip()))

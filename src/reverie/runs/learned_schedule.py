@@ -1,4 +1,4 @@
-"""The learned schedule of a run: as it began, and as it is."""
+"""The learned noise schedule of a run, before and after training."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TIMES = torch.linspace(0, 1, 201, dtype=torch.float64)
 
 
 def log_snr_before_and_after(run: Run) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """Return the log-SNR at TIMES by which a schedule began and that it has learned, (n,) each; None if it was not learned."""
+    """Return the log-SNR at TIMES before and after training, (n,) each; None if the schedule is not learned."""
     if not isinstance(run.model, Diffusion) or not isinstance(run.model.denoiser.schedule, Learned):
         return None
     began = build(SCHEDULES, run.diffusion_settings.schedule, "schedule")
@@ -29,10 +29,10 @@ def log_snr_before_and_after(run: Run) -> tuple[torch.Tensor, torch.Tensor] | No
 
 
 def draw_schedule(run: Run, path: Path) -> None:
-    """Draw the schedule that a run has learned into its folder, where it has."""
+    """Plot the learned schedule of a run into its folder, if it has one."""
     found = log_snr_before_and_after(run)
     if found is not None:
         made = figure(6, 4)
         before, after = (x.numpy() for x in found)
-        learned_curve(made.subplots(), "what was learned of the schedule", TIMES.numpy(), before, after)
+        learned_curve(made.subplots(), "learned noise schedule", TIMES.numpy(), before, after)
         save(made, own_file(path, SCHEDULE_PICTURE))

@@ -1,4 +1,4 @@
-"""The lock of a run folder: whoever trains in it holds the lock from the claim to the end."""
+"""The lock of a run folder, which a training holds from the claim to its end."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from reverie.base.files import make_folder, own_file, reason, remove_empty
 
 LOCK = ".lock"
 _LOCKS, _PROCESSES = Path("/proc/locks"), Path("/proc")
-FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # and not truncated
+FLAGS = os.O_WRONLY | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # without truncation
 
 
 class Occupied(UserError):
-    """A folder that is another training's."""
+    """The folder belongs to another training."""
 
 
 class Lock:
-    """Keeps every other trainer out of a folder, which is made if need be, until it is released or its holder is gone.
+    """An exclusive lock of a folder, which is created if needed, until its release or the end of the process.
 
-    The lock is the system's, on an open file, so it ends with the process however that ends; a file that a killed process
-    left locks nothing.  Used as a context it is at work; until then a later one of the same program takes its place, so that
-    a training can be prepared again in a notebook.  folder: which one.
+    It is a lock of the operating system on an open file, so it ends with the process; the file of a killed process locks
+    nothing. Until it is entered as a context, another lock of the same program replaces it, so that a notebook can prepare a
+    training again.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -42,12 +42,12 @@ class Lock:
         IDLE.add(self)
 
     def release(self) -> None:
-        """Let others in, and remove the folders that were made for nothing."""
+        """Release the lock and remove created folders that are empty."""
         self._release()
 
     @property
     def held(self) -> bool:
-        """Whether the folder is ours: the lock was not released, and nobody has put another folder or lock in its place."""
+        """Whether the lock is held: it was not released, and folder and file were not replaced."""
         return self._release.alive and _is_at(self._file, self.folder / LOCK, missing=True)
 
     def __enter__(self) -> Lock:
@@ -58,14 +58,14 @@ class Lock:
         self.release()
 
 
-IDLE: weakref.WeakSet[Lock] = weakref.WeakSet()  # those of this program that are not at work
+IDLE: weakref.WeakSet[Lock] = weakref.WeakSet()  # locks of this program that were not entered
 
 
 def holder(folder: Path) -> int | None:
-    """Return the process that trains in a folder, None if there is none, and 0 where it is not known which one.
+    """Return the id of the process that trains in a folder, None if there is none, 0 if the process is unknown.
 
-    Linux tells who holds which lock (proc_locks(5)); where it does not, it is only tried whether the lock is free.  A file with
-    several names may be locked under another one by any program.
+    Linux reports the holders of locks (proc_locks(5)); elsewhere the function only tries whether the lock is free.  A file with
+    several names may be locked by any program under another name.
     """
     try:
         there = own_file(folder, LOCK).stat()
@@ -83,21 +83,21 @@ def holder(folder: Path) -> int | None:
 
 
 def interrupt(folder: Path) -> None:
-    """Send SIGINT to the training in a folder; refuse unless it is certain which process that is.
+    """Send SIGINT to the training in a folder; refuse if its process is not certain.
 
-    Anyone may have made the folder, so the process must be a command of ours that opened the lock by this very path.  A pidfd
-    keeps the number from being another process's by the time the signal is sent.
+    Anyone may have created the folder, so the process must be a command of Reverie that opened the lock by this path.  A pidfd
+    prevents the signal from reaching another process with the same id.
     """
     process = holder(folder)
     if process is None:
-        raise UserError(f"nothing is being trained in {folder}")
+        raise UserError(f"no training runs in {folder}")
     try:
         handle = os.pidfd_open(process)
-    except (OSError, AttributeError):  # it has ended, is not known, or the system has no such handles
-        raise UserError(f"cannot tell which process trains in {folder}; stop it where it was started") from None
+    except (OSError, AttributeError):  # the process ended or is unknown, or the system has no pidfd
+        raise UserError(f"the process that trains in {folder} is unknown; stop it where it was started") from None
     try:
         if holder(folder) != process or not _opened_by(process, (folder / LOCK).resolve()) or not _is_ours(process):
-            raise UserError(f"process {process} locks {folder / LOCK} and is no `reverie train`; stop it where it was started")
+            raise UserError(f"process {process} holds {folder / LOCK} and is not `reverie train`; stop it where it was started")
         signal.pidfd_send_signal(handle, signal.SIGINT)
     except OSError as error:
         raise UserError(f"cannot stop the training in {folder}: {reason(error)}") from None
@@ -106,12 +106,12 @@ def interrupt(folder: Path) -> None:
 
 
 def _opened_by(process: int, path: Path) -> bool:
-    """Tell whether a process has a file open by this path, which differs for other names of the same file."""
+    """Return whether a process opened a file by this path, not by another name of the file."""
     return any(link.is_symlink() and link.readlink() == path for link in (_PROCESSES / str(process) / "fd").iterdir())
 
 
 def _is_ours(process: int) -> bool:
-    """Tell whether a process is a command of Reverie: `reverie ...` or `python -m reverie ...`."""
+    """Return whether a process is a command of Reverie: `reverie ...` or `python -m reverie ...`."""
     words = os.fsdecode((_PROCESSES / str(process) / "cmdline").read_bytes()).split("\0")
     program, script = (Path(word).name for word in (words[0], next((w for w in words[1:] if w[:1] != "-"), "")))
     return program == "reverie" or (program.startswith("python") and script == "reverie")
@@ -131,7 +131,7 @@ def _held_by_someone(path: Path) -> int | None:
 
 
 def _taken(folder: Path) -> tuple[BinaryIO, list[Path]]:
-    """Return the lock file, open and locked, and the folders that were made for it."""
+    """Return the lock file, open and locked, and the folders created for it."""
     made = make_folder(folder)
     try:
         return _locked(folder), made
@@ -141,7 +141,7 @@ def _taken(folder: Path) -> tuple[BinaryIO, list[Path]]:
 
 
 def _is_at(file: BinaryIO, path: Path, missing: bool = False) -> bool:
-    """Tell whether a path leads to an open file.  missing: what to tell where there is none."""
+    """Return whether a path leads to an open file.  missing: the result for a missing path."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), path.lstat())
     except OSError:
@@ -149,13 +149,13 @@ def _is_at(file: BinaryIO, path: Path, missing: bool = False) -> bool:
 
 
 def _locked(folder: Path) -> BinaryIO:
-    """Return the lock file, open and locked; what it holds is not touched."""
+    """Return the lock file, open and locked, with its content unchanged."""
     while True:
         path = own_file(folder, LOCK)
         try:
             file = os.fdopen(os.open(path, FLAGS, 0o666), "ab")
         except OSError as error:
-            raise UserError(f"cannot write to the folder {folder}: {reason(error)}; choose another one with --out") from error
+            raise UserError(f"cannot write to the folder {folder}: {reason(error)}; choose another with --out") from error
         try:
             import fcntl
 
@@ -164,17 +164,17 @@ def _locked(folder: Path) -> BinaryIO:
             pass
         except BlockingIOError:
             file.close()
-            raise Occupied(f"another training is at work in {folder}; wait for it or stop it") from None
+            raise Occupied(f"another training runs in {folder}; wait for it or stop it") from None
         except OSError:  # a file system without locks
             pass
         if _is_at(file, path):
             return file
-        file.close()  # the one who held it has removed it meanwhile, so it keeps nobody out
+        file.close()  # the previous holder removed the file, so this lock is void
 
 
 def _free(file: BinaryIO, path: Path, made: list[Path], process: int) -> None:
-    if os.getpid() == process:  # and not a copy of it, made by a fork
-        if _is_at(file, path) and not os.fstat(file.fileno()).st_size:  # one that holds something was not made by us
+    if os.getpid() == process:  # not in a forked child
+        if _is_at(file, path) and not os.fstat(file.fileno()).st_size:  # a file with content is not ours
             with suppress(OSError):
                 path.unlink()
         remove_empty(made)

@@ -1,4 +1,4 @@
-"""Where samples go: a manifest says which files in a folder are ours, and no others are ever replaced or removed."""
+"""Output folders of samples: a manifest lists the files of Reverie, and no others are replaced or removed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from reverie.base.errors import UserError
 from reverie.base.files import atomic, intended_name, make_folder, own_file, read_own, remove_empty
@@ -25,10 +25,10 @@ NAMES: tuple[Named, ...] = get_args(Named)
 
 
 class Manifest(BaseModel):
-    """What we wrote to a folder.
+    """The files of Reverie in a folder.
 
-    images: how many files of images; digits: of the numbers in their names; named: others; asked: a hash of what was asked for,
-    by which a second call goes on where the first was cut.
+    images: number of images; digits: of the numbers in their names; named: other files; request: hash of the request, by which
+    a second call resumes.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -37,25 +37,29 @@ class Manifest(BaseModel):
     images: int = Field(default=0, ge=0)
     digits: int = Field(default=1, ge=1)
     named: tuple[Named, ...] = NAMES
-    asked: str | None = Field(default=None, pattern="[0-9a-f]{64}")
+    request: str | None = Field(
+        default=None,
+        pattern="[0-9a-f]{64}",
+        validation_alias=AliasChoices("request", "asked"),  # the old name
+    )
 
     def name(self, k: int) -> str:
         """Return the name of image k."""
         return f"{k:0{self.digits}d}.png"
 
     def holds(self, name: str) -> bool:
-        """Tell whether a file is one of ours."""
+        """Return whether a file is in the manifest."""
         number = NUMBERED.fullmatch(name)
         return name in self.named or (number is not None and int(number[1]) < self.images and name == self.name(int(number[1])))
 
 
-def for_images(n: int, asked: str | None = None) -> Manifest:
+def for_images(n: int, request: str | None = None) -> Manifest:
     """Return the manifest of n images, with their labels and their sheet."""
-    return Manifest(images=n, digits=len(str(max(n - 1, 0))), asked=asked)
+    return Manifest(images=n, digits=len(str(max(n - 1, 0))), request=request)
 
 
 def read_manifest(folder: Path) -> Manifest:
-    """Return what a folder's manifest says; without one that can be read nothing in it is ours."""
+    """Return the manifest of a folder; empty if there is no valid one."""
     try:
         return Manifest.model_validate_json(read_own(folder, MANIFEST, MOST_MANIFEST))
     except (OSError, UserError, UnicodeDecodeError, ValidationError):
@@ -63,38 +67,39 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def check_place(folder: Path, overwrite: bool) -> list[str]:
-    """Refuse a folder in which files have the names of samples, unless they are ours and to be replaced.
+    """Refuse a folder with files named like samples, unless they are in the manifest and `overwrite` is set.
 
-    Returns what can be removed: these, and what a killed program left of ours.
+    Returns the files to remove: these, and temporary files of a killed program.
     """
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     there = [name for name in names if name in NAMES or NUMBERED.fullmatch(name)]
     ours = read_manifest(folder)
-    left = left_in(folder, ours) if names else []
+    left = temporary_files(folder, ours) if names else []
     if others := [name for name in there if not ours.holds(name)]:
         raise UserError(
-            f"{folder} holds {others[0]}, which was not put there by sampling and so is not replaced; choose another --out"
+            f"{folder} contains {others[0]}, which is not a sample of Reverie and is not replaced; choose another --out"
         )
     if there and not overwrite:
         raise UserError(
-            f"{folder} holds samples already ({there[0]} ...); choose another --out, or give --overwrite to replace them"
+            f"{folder} already contains samples ({there[0]} ...); choose another --out, or add --overwrite to replace them"
         )
     for name in (*there, *left):
         own_file(folder, name)
     return [*there, *left]
 
 
-def left_in(folder: Path, ours: Manifest) -> list[str]:
-    """Return the names of what a killed program had begun to write of ours."""
+def temporary_files(folder: Path, ours: Manifest) -> list[str]:
+    """Return the names of temporary files of a killed program."""
     found = ((entry.name, intended_name(entry.name)) for entry in folder.iterdir())
     return sorted(name for name, meant in found if meant is not None and (ours.holds(meant) or meant == MANIFEST))
 
 
 @contextmanager
 def sample_folder(folder: Path, manifest: Manifest, overwrite: bool) -> Iterator[list[Path]]:
-    """Yield the list of the files that are written to a folder, each to be put there; after a failure they are removed.
+    """Yield the list to which the caller adds each file that it writes; they are removed after a failure.
 
-    Earlier samples go first, if so asked.  The manifest is there before the files, so that after a kill they are known as ours.
+    Removes earlier samples first, with `overwrite`, and writes the manifest before the files, so that they are known after a
+    kill.
     """
     earlier = check_place(folder, overwrite)
     made = make_folder(folder)
@@ -113,25 +118,25 @@ def sample_folder(folder: Path, manifest: Manifest, overwrite: bool) -> Iterator
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    """Write down which files in a folder are ours."""
+    """Write the manifest of a folder."""
     with atomic(own_file(folder, MANIFEST)) as aside:
         aside.write_text(manifest.model_dump_json(), encoding="utf-8")
 
 
 def labels_of(array: Path) -> Path:
-    """Return the file beside an array, X.npy, that its labels go to: X.labels.csv."""
+    """Return the file of the labels of an array X.npy: X.labels.csv."""
     return array.with_suffix(".labels.csv")
 
 
 def check_labels(array: Path) -> None:
-    """Refuse an array beside which there are labels, unless they are those of the array that it replaces."""
+    """Refuse an array with labels beside it, unless they belong to the array that it replaces."""
     beside = labels_of(array)
     if os.path.lexists(beside) and not _are_labels(beside, array):
-        raise UserError(f"{beside} is there already; choose another --out, or give --overwrite to replace it with {array.name}")
+        raise UserError(f"{beside} already exists; choose another --out, or add --overwrite to replace it with {array.name}")
 
 
 def _are_labels(beside: Path, array: Path) -> bool:
-    """Tell whether labels are such as we write, numbered from 0 on, and as many as an array has data."""
+    """Return whether a file has labels of Reverie, numbered from 0, one for each datum of an array."""
     try:
         with own_file(beside.parent, beside.name).open(newline="", encoding="utf-8") as file:
             first, *rows = (row[:1] for row in csv.reader(file))

@@ -32,7 +32,7 @@ def read_prompt(text: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
     while rest.strip():
         found = PART.match(rest)
         if found is None:
-            raise UserError(f"cannot read the prompt {text[:200]!r}; weigh its parts like 'a seven::1.5, slanted::-0.5'")
+            raise UserError(f"cannot parse the prompt {text[:200]!r}; weight its parts like 'a seven::1.5, slanted::-0.5'")
         parts.append((found[1].strip(), float(found[2])))
         rest = rest[found.end() :]
     if len(parts) > MOST_PARTS:
@@ -45,25 +45,27 @@ def read_conditions(text: str | Mapping[str, float] | None) -> dict[str, float]:
     """Read numbers by name: `angle=0.5,age=3`."""
     if text is None or not isinstance(text, str):
         return dict(text or {})
-    told = {}
+    numbers = {}
     for part in text.split(","):
         name, equals, value = part.partition("=")
         try:
-            told[name.strip().lower()] = float(value)
+            numbers[name.strip().lower()] = float(value)
         except ValueError:
             equals = ""
-        if not equals or not math.isfinite(told[name.strip().lower()]):
-            raise UserError(f"cannot read {part.strip()[:80]!r} of --condition; write numbers by name, such as angle=0.5,age=3")
-    return told
+        if not equals or not math.isfinite(numbers[name.strip().lower()]):
+            raise UserError(
+                f"cannot parse {part.strip()[:80]!r} of --condition; write numbers by name, such as angle=0.5,age=3"
+            )
+    return numbers
 
 
 def has_condition(options: Mapping[str, Any]) -> bool:
-    """Tell whether options say what to draw, beside a label."""
+    """Return whether options contain a condition other than a label."""
     return any(options.get(key) is not None for key in CONDITION_OPTIONS)
 
 
 def composition_weights(options: Mapping[str, Any]) -> tuple[float, ...]:
-    """Return the weight of each row of `condition_vectors`.
+    """Return the weights of the `condition_vectors`.
 
     The negative prompt takes the place of the null condition: s c + (1 - s) a for a scale s is, in the form of
     `ClassifierFree`, a weight of (1 - s) / s.
@@ -81,34 +83,34 @@ def with_guidance(options: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("negative_prompt") is None or options.get("guidance", 1.0) != 1:
         if options.get("negative_prompt") is not None and options["guidance"] <= 1:
             raise UserError(
-                f"--negative-prompt needs guidance, but --guidance is {options['guidance']}; give one above 1, or leave it out"
+                f"--negative-prompt needs guidance, but --guidance is {options['guidance']}; use one above 1, or omit it"
             )
         return dict(options)
     return {**options, "guidance": NEGATIVE_GUIDANCE}
 
 
 def condition_vectors(form: ConditionForm, options: Mapping[str, Any], fit: str) -> Tensor:
-    """Return the rows that options ask for, one for each part of the prompt and last the negative prompt: (K, R)."""
+    """Return the condition vectors of options, one for each part of the prompt, and last the negative prompt: (K, R)."""
     prompt, negative, image = options.get("prompt"), options.get("negative_prompt"), options.get("condition_image")
     texts: Sequence[str] = read_prompt(prompt)[0] if prompt is not None else ("",)
     if (prompt is not None or negative is not None) and not form.length:
-        raise UserError("the model was trained without captions, so it takes no prompt")
+        raise UserError("the model was trained without captions; omit --prompt and --negative-prompt")
     if image is not None and form.image is None:
-        raise UserError("the model was trained without an image as condition; train it with --condition-image COLUMN")
+        raise UserError("the model was trained without an image as condition; omit --condition-image")
     texts = (*texts, negative_prompt(form, texts[0], negative)) if negative is not None else texts
     picture = _picture(image, form.image, fit) if image is not None and form.image is not None else None
     numbers = read_conditions(options.get("condition"))
     for text in texts:
         if form.length and (len(text) > MAX_CAPTION_LENGTH or not form.tokens(text)[1]):
             warnings.warn(
-                f"the prompt is longer than any caption the model was trained with; only its first {form.length} tokens count",
+                f"the prompt is longer than the training captions; only its first {form.length} tokens are used",
                 ReverieWarning,
                 stacklevel=2,
             )
     if unknown := [word for text in texts for word in form.unknown_words(text)]:
         warnings.warn(
-            f"the training captions do not have these words, or only once: {', '.join(dict.fromkeys(unknown))[:200]}; the model"
-            " cannot know what they look like",
+            f"the training captions contain these words at most once: {', '.join(dict.fromkeys(unknown))[:200]}; samples will"
+            " not show them",
             ReverieWarning,
             stacklevel=2,
         )
@@ -118,14 +120,14 @@ def condition_vectors(form: ConditionForm, options: Mapping[str, Any], fit: str)
 def negative_prompt(form: ConditionForm, prompt: str, negative: str) -> str:
     """Return the text that guidance moves away from: the prompt plus the negative prompt, or that alone if both are too long.
 
-    A model of small data knows whole captions: it makes little of "slanted" alone, and what "a thin seven slanted" has more
-    than "a thin seven" is just that.
+    A model of a small dataset knows whole captions: the difference of "a thin seven slanted" and "a thin seven" is clearer than
+    "slanted" alone.
     """
     both = f"{prompt} {negative}"
     return both if form.tokens(both)[1] else negative
 
 
 def _picture(image: str | Path | np.ndarray, shape: tuple[int, int, int], fit: str) -> Tensor:
-    given = read_picture(image, shape, "image", fit)
-    given.warn_if_resized()
-    return torch.from_numpy(given.x)
+    found = read_picture(image, shape, "image", fit)
+    found.warn_if_resized()
+    return torch.from_numpy(found.x)

@@ -1,4 +1,4 @@
-"""A run: a trained model and the folder it lives in, which is all that sampling needs."""
+"""A run: a trained model with its folder, and sampling from it."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from reverie.runs.sampling_options import Options, check_count, check_first
 from reverie.runs.trained import TrainedRun
 from reverie.runs.weights import read_weights
 
-BATCH_VALUES = 2**17  # numbers of data, or of codes, sampled at once; beyond 64 images of 28 x 28 the speed is the same
-MOST_HELD = 8  # tokens that are held back, at most, until they spell whole characters
+BATCH_VALUES = 2**17  # size of a sampled batch, or of its latents; larger batches than 64 of 28 x 28 are not faster
+MOST_HELD = 8  # largest number of tokens that are buffered until they form complete characters
 
 
-def together(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Return arrays as one; texts of different lengths have ends after their last character."""
+def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Concatenate arrays; shorter texts are padded with END_OF_TEXT."""
     widest = max(part.shape[-1] for part in parts)
     if all(part.shape[-1] == widest for part in parts):
         return np.concatenate(parts)
@@ -64,7 +64,7 @@ def together(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 @dataclass
 class Run(TrainedRun):
-    """A trained model with its folder, which draws samples; its fields are those of `TrainedRun`."""
+    """A trained model with its folder and sampling methods; for fields see `TrainedRun`."""
 
     _early: Model | None = field(default=None, init=False, repr=False, compare=False)
     _mean_error: ErrorCurve | None = field(default=None, init=False, repr=False, compare=False)
@@ -76,38 +76,38 @@ class Run(TrainedRun):
 
     @property
     def record(self) -> SamplingRecord | None:
-        """The default sampling that the run recorded."""
+        """The recorded default sampling."""
         return self.config.family.sampling if isinstance(self.config.family, DiffusionSettings) else None
 
     def chosen_sampling(self, options: Mapping[str, Any], steered: bool = False) -> SamplerChoice:
-        """Return the names of sampler and grid and the number of steps: those asked for, recorded, or else the defaults."""
+        """Return sampler, steps and time grid: those of the options, the record, or the defaults."""
         recorded = self.record.choice if self.record is not None else None
         given = {**options, "steer": steered or options.get("steer")}
         return chosen_sampling(self.config.data.shape, given, self.profile, recorded)
 
     def explain_sampling(self, options: Mapping[str, Any]) -> str:
-        """Say what samples are drawn with under the options, and why."""
+        """Describe the sampling with these options and the reason."""
         if "sampler" not in self.config.model_family.options:
-            return f"the family {self.config.family.name} draws at once, without steps"
+            return f"the family {self.config.family.name} samples without steps"
         return explain_sampling(self.config.data.shape, options, self.profile, self.record)
 
     def newer_default(self, options: Mapping[str, Any]) -> str:
-        """Offer the present defaults in a line where an earlier version's are sampled with; nothing elsewhere."""
-        usual = default_sampling(self.config.data.shape, self.profile)
-        asked = any(options.get(key) is not None for key in ("sampler", "steps", "grid"))
-        if self.record is None or self.record.source == "selected" or asked or self.record.choice == usual:
+        """Return a line that suggests the present defaults if those of an earlier version are used; otherwise empty."""
+        default = default_sampling(self.config.data.shape, self.profile)
+        is_given = any(options.get(key) is not None for key in ("sampler", "steps", "grid"))
+        if self.record is None or self.record.source == "selected" or is_given or self.record.choice == default:
             return ""
-        return suggest_sampling(self.record.choice, usual)
+        return suggest_sampling(self.record.choice, default)
 
     def sampling(self, options: Options) -> tuple[Sampler, Tensor]:
-        """Build the sampler and the times that the options ask for, and refuse what does not go together."""
+        """Return the sampler and the time grid of the options; refuse invalid combinations."""
         self.check_options(options)
         sampler, steps, grid = self.chosen_sampling(options)
         given = {**options, "sampler": sampler, "steps": steps, "grid": grid}
         return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, given, self.profile)
 
     def with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the options of the run's family, with those that it recorded where they are not given."""
+        """Return the options of the run's family, with recorded values for those not given."""
         own = {key: value for key, value in options.items() if key in self.config.model_family.options}
         if "sampler" not in self.config.model_family.options:
             return own
@@ -131,9 +131,9 @@ class Run(TrainedRun):
         times: Tensor | None = None,
         **options: Unpack[Options],
     ) -> Iterator[Frame]:
-        """Draw images first .. first + n - 1 of the seed at once and yield every frame, in model units.
+        """Sample data first .. first + n - 1 of the seed in one batch and yield each frame, in model units.
 
-        steer and origin: as in `Diffusion.sample`; times: a grid to be used instead of the one that the options ask for.
+        steer and origin: as in `Diffusion.sample`; times: a time grid instead of that of the options.
         """
         check_count(n)
         given: dict[str, Any] = {**options, "steer": steer, "origin": origin, "times": times}
@@ -148,28 +148,28 @@ class Run(TrainedRun):
 
     @property
     def profile(self) -> SamplingProfile:
-        """What a network of diffusion makes, by which the usual sampler is chosen."""
+        """The profile of a diffusion model, which determines the default sampler."""
         return self.model.profile if isinstance(self.model, Diffusion) else "data"
 
     @property
     def distilled(self) -> bool:
-        """Whether it is a student that draws in a few evaluations."""
+        """Whether the model is a distilled student."""
         return isinstance(self.config.family, DiffusionSettings) and self.config.family.distilled is not None
 
     def require_means(self) -> None:
-        """Refuse a student."""
+        """Refuse a distilled student."""
         if self.distilled:
             raise UserError(
-                "a student gives samples and not means, so it has no likelihood and no loss by noise level; ask its teacher"
+                "a student predicts no posterior means, so it has no likelihood and no loss by noise level; use its teacher"
             )
 
     @property
     def autoguidance(self) -> float:
-        """The scale of autoguidance when nothing is said: 1 is none."""
+        """The default scale of autoguidance; 1 is none."""
         return self.config.family.autoguidance if isinstance(self.config.family, DiffusionSettings) else 1.0
 
     def early(self) -> Model:
-        """Return the model as it was early in its training."""
+        """Return the weak model of autoguidance: an early checkpoint."""
         if self._early is None:
             if not (self.path / folder.EARLY_FILE).is_file():
                 raise UserError(
@@ -177,13 +177,13 @@ class Run(TrainedRun):
                     " sample with --autoguidance 1, or train it again"
                 )
             model = read_weights(self.path, self.config, folder.EARLY_FILE)
-            if isinstance(model, Diffusion) and isinstance(self.model, Diffusion):  # one that is learned was another one then
+            if isinstance(model, Diffusion) and isinstance(self.model, Diffusion):  # a learned schedule was different then
                 model.denoiser.schedule = self.model.denoiser.schedule
             self._early = model.to(self.model.device).eval()
         return self._early
 
     def mean_error(self) -> ErrorCurve:
-        """Return how far the estimates are off on training data, by which the variance "optimal" of DDPM's steps goes."""
+        """Return the error curve on training data, for the optimal variance of DDPM steps."""
         if self._mean_error is None:
             self._mean_error = load_error_curve(self)
         return self._mean_error
@@ -194,16 +194,16 @@ class Run(TrainedRun):
         return early.denoiser
 
     def guidance(self, options: Options) -> Steer:
-        """Return the wrapper that guides the model's denoiser as the options ask, and refuse what has no meaning."""
+        """Return the guidance of the options as a wrapper of denoisers; refuse invalid combinations."""
         given = with_guidance(options)
         return build_guidance(self.kind, self.conditional, given, self.weights(given), self.classifier, self._early_denoiser)
 
     def classifier(self) -> Classifier:
-        """Return the classifier of noised data that `train-classifier` left in the run."""
+        """Return the noise-aware classifier of the run, see `reverie train-classifier`."""
         return read_classifier(self.path, self.config).to(self.model.device)
 
     def batch_size(self) -> int:
-        """Return how many data are sampled at once."""
+        """Return the batch size of sampling."""
         shape = self.model.model_shape if isinstance(self.model, Diffusion) else self.config.data.shape
         return max(1, BATCH_VALUES // math.prod(shape))
 
@@ -211,27 +211,27 @@ class Run(TrainedRun):
     def batches(
         self, n: int = 16, first: int = 0, *, on_progress: OnProgress | None = None, **options: Unpack[Options]
     ) -> Iterator[Samples]:
-        """Draw data first .. first + n - 1 of the seed in batches of a size that suits the machine, and yield each."""
+        """Sample data first .. first + n - 1 of the seed in batches, and yield each."""
         check_count(n)
         check_first(first)
         for _, batch in self.numbered(n, first, range(self.batch_count(n)), on_progress, options):
             yield batch
 
     def batch_count(self, n: int) -> int:
-        """Return in how many batches n data are sampled."""
+        """Return the number of batches for n data."""
         return math.ceil(n / self.batch_size())
 
     def numbered(
-        self, n: int, first: int, numbers: Sequence[int], tell: OnProgress | None, options: Options
+        self, n: int, first: int, numbers: Sequence[int], on_progress: OnProgress | None, options: Options
     ) -> Iterator[tuple[int, Samples]]:
-        """Draw the batches of these numbers, of data first .. first + n - 1 of the seed, and yield each with its number."""
+        """Sample the batches with these numbers of data first .. first + n - 1, and yield each with its number."""
         for number in numbers:
-            yield number, self.numbered_batch(n, first, number, tell, options)
+            yield number, self.numbered_batch(n, first, number, on_progress, options)
 
-    def numbered_batch(self, n: int, first: int, number: int, tell: OnProgress | None, options: Options) -> Samples:
-        """Draw one batch: what is in it, and so every image in all its bits, is a function of its number alone."""
+    def numbered_batch(self, n: int, first: int, number: int, on_progress: OnProgress | None, options: Options) -> Samples:
+        """Sample one batch, which is a function of its number, bit for bit."""
         done = number * self.batch_size()
-        return self._draw(min(self.batch_size(), n - done), first, done, n, tell, options)
+        return self._sample_batch(min(self.batch_size(), n - done), first, done, n, on_progress, options)
 
     @renamed_options
     def sample(
@@ -243,32 +243,32 @@ class Run(TrainedRun):
         on_progress: OnProgress | None = None,
         **options: Unpack[Options],
     ) -> Samples:
-        """Draw data first .. first + n - 1 of the seed in user units: `run.sample(1, first=7)` is the eighth alone.
+        """Sample data first .. first + n - 1 of the seed in user units: `run.sample(1, first=7)` is the eighth alone.
 
-        film: draw all at once and keep the frames; on_progress is told ("sampling", drawn, n).
+        film: sample in one batch and keep the frames; on_progress: called with ("sampling", done, n).
         """
         if film:
             check_first(first)
             check_film(n, self.config.data.shape)
             kept: list[tuple[float, np.ndarray, np.ndarray]] = []
-            return replace(self._draw(n, first, 0, n, on_progress, options, kept), film=tuple(kept))
+            return replace(self._sample_batch(n, first, 0, n, on_progress, options, kept), film=tuple(kept))
         parts = list(self.batches(n, first, on_progress=on_progress, **options))
         labels = [name for part in parts for name in part.labels or ()] or None
         titles = labels if parts[0].titles is not None else None
-        return Samples(together([part.x for part in parts]), labels, titles=titles, **self._form)
+        return Samples(concatenate([part.x for part in parts]), labels, titles=titles, **self._form)
 
-    def _draw(
+    def _sample_batch(
         self, n: int, first: int, done: int, of: int, on_progress: OnProgress | None, options: Options,
         kept: list[tuple[float, np.ndarray, np.ndarray]] | None = None,
     ) -> Samples:  # fmt: skip
-        """Draw n data at once, after those `done` before `of` all from number `first` on; what is on the way goes into `kept`.
+        """Sample a batch of n data, after the `done` before, of `of` data from number `first` on; append its frames to `kept`.
 
-        Data that are drawn at once are all finished at once, so progress between is that share of them.
+        Progress within a batch counts the completed share of its steps.
         """
         first += done
-        with few_threads_when_busy() as mind_threads:
+        with few_threads_when_busy() as adapt_threads:
             for frame in self.frames(n, first, **options):
-                mind_threads()
+                adapt_threads()
                 if kept is not None and (frame.i * FILM_FRAMES >= len(kept) * frame.of or frame.i == frame.of - 1):
                     kept.append((float(frame.t), self.decode(frame.x), self.decode(frame.x0)))
                 if on_progress:
@@ -277,27 +277,27 @@ class Run(TrainedRun):
         return self.as_samples(self.decode_final(last), first, options)
 
     def as_samples(self, x: np.ndarray, first: int, options: Options) -> Samples:
-        """Return what was drawn from number `first` of the seed on with what it was asked to be."""
+        """Return samples from number `first` of the seed on, with their labels or conditions."""
         names = self.names(self.condition(options, len(x), first), options)
-        each = self.config.data.condition is not None and not has_condition(options)  # is something else
+        each = self.config.data.condition is not None and not has_condition(options)  # each sample has its own condition
         titles = names if each or self.is_each_label(options.get("label")) else None
         return Samples(x, names, titles=titles, **self._form)
 
     @property
     def _form(self) -> dict[str, Any]:
-        """What samples do not show by their shape."""
+        """Properties of samples that their shape does not determine."""
         return {"series": self.kind == "series", "text": self.kind == "text", "paired": self.kind == "pairs",
                 "columns": self.config.data.columns}  # fmt: skip
 
     @renamed_options
     def written(self, first: int = 0, **options: Unpack[Options]) -> Iterator[str]:
-        """Write text number `first` of the seed and yield it piece by piece as it is written, the prompt first."""
+        """Generate text number `first` of the seed and yield it in pieces, the prompt first."""
         model = self.model
         if isinstance(model, PairModel):
             yield from self._answered(model, first, options)
             return
         if not isinstance(model, LanguageModel):
-            raise UserError(f"{self.path} is a run of {self.kind}; text is written by runs of text")
+            raise UserError(f"{self.path} is a run of {self.kind}; generating text needs a run of text")
         check_first(first)
         given, done = options.get("length"), 0
         length = model.shape[0] if given is None else given
@@ -314,29 +314,29 @@ class Run(TrainedRun):
                 yield piece
 
     def _answered(self, model: PairModel, first: int, options: Options) -> Iterator[str]:
-        """Yield an answer piece by piece; where nothing was asked, the source first."""
+        """Yield an answer in pieces; without a prompt, the source first."""
         check_first(first)
-        told, done = options.get("prompt") is not None, 0
+        has_source, done = options.get("prompt") is not None, 0
         for frame in self.frames(1, first, **options):
             source, answer = (model.spelled(row) for row in frame.x0[0].cpu().numpy())
-            if not told:
+            if not has_source:
                 yield f"{source} \u2192 "
-                told = True
+                has_source = True
             if not answer.endswith("\ufffd") or frame.i + 1 == frame.of:
                 yield answer[done:]
                 done = len(answer)
 
     def answers(self, source: str, beams: int = 1, length: int | None = None) -> list[Answer]:
-        """Return the likeliest answers to a text that so many beams find, each with its log-probability."""
+        """Return the most likely answers to a text by beam search, each with its log-probability."""
         if not isinstance(self.model, PairModel):
-            raise UserError(f"{self.path} is a run of {self.kind}; texts are answered by runs of pairs of texts")
+            raise UserError(f"{self.path} is a run of {self.kind}; answers need a run of pairs of texts")
         return self.model.answers(source, beams, length)
 
     def decode_final(self, last: Frame) -> np.ndarray:
-        """Return what the last frame of a trajectory drew, in user units, and refuse what is not finite."""
+        """Return the samples of the last frame in user units; refuse values that are not finite."""
         x0 = self.decode(last.x0)
         if not np.isfinite(x0).all():
-            raise UserError(f"the model of {self.path} drew values that are not finite; steer it less, or train it again")
+            raise UserError(f"samples of {self.path} are not finite; reduce guidance, or train it again")
         return x0
 
     def decode(self, z: Tensor) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What sampling gives: an array that can show and save itself."""
+"""Samples: an array that can be shown and saved."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ from reverie.runs.writing import as_text, write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BETWEEN = "\n" + "-" * 60 + "\n"  # texts of one file
+BETWEEN = "\n" + "-" * 60 + "\n"  # separates the texts of a file
 
 
 def describe_samples(x: np.ndarray) -> str:
-    """Say how many samples there are, and what: 16 images of 28x28x3.  x: (N, D), (N, H, W) or (N, H, W, C)."""
+    """Describe samples by number and shape: 16 images of 28x28x3.  x: (N, D), (N, H, W) or (N, H, W, C)."""
     channels = x.shape[3:] or (1,)
     return format_count(len(x), x.shape[1:] if kind_of_samples(x.shape) == "points" else (*channels, *x.shape[1:3]))
 
 
 @dataclass(frozen=True, repr=False)
 class Samples:
-    """Samples in user units, their labels, and the frames on the way where they were kept.
+    """Samples in user units with their labels, and the frames of their trajectory if kept.
 
-    x: float32, (N, D) points, or (N, H, W) or (N, H, W, C) images in [0, 1], or (N, T, C) series if it is said; or, if that is
-    said, texts as codes of characters, (N, L), see `reverie.data.text_windows`, or, paired, sources and targets, (N, 2, L);
-    titles: what a sheet says under each image; columns: names of the coordinates, or of the numbers of a moment.
+    x: float32: points (N, D), images (N, H, W) or (N, H, W, C) in [0, 1], series (N, T, C); or texts as codes of characters
+    (N, L), see `reverie.data.text_windows`, or pairs of source and target (N, 2, L); series, text, paired: which of these;
+    titles: of the images on a sheet; columns: names of coordinates, or of the values of a time step.
     """
 
     x: np.ndarray
@@ -70,7 +70,7 @@ class Samples:
 
     @property
     def kind(self) -> Kind:
-        """What one of them is."""
+        """The kind of data."""
         if self.text or self.paired:
             return "text" if self.text else "pairs"
         return "series" if self.series else kind_of_samples(self.x.shape)
@@ -92,30 +92,30 @@ class Samples:
     def __getitem__(self, key: int | slice) -> np.ndarray | Samples:
         """Return sample k as an array, or the samples of a slice."""
         if isinstance(key, slice):
-            labels, titles = (given[key] if given is not None else None for given in (self.labels, self.titles))
+            labels, titles = (values[key] if values is not None else None for values in (self.labels, self.titles))
             return replace(self, x=self.x[key], labels=labels, film=(), titles=titles)
         return np.asarray(self.x[key])
 
     @property
     def texts(self) -> list[str]:
-        """The samples as strings, of pairs the targets; where one text ended and another began there is a line's end."""
+        """The samples as strings, of pairs the targets; consecutive texts are separated by a newline."""
         if self.paired:
             return [target for _, target in self.pairs]
         if not self.text:
-            raise UserError(f"these samples are {self.kind} and no texts; their numbers are in .x")
+            raise UserError(f"these samples are {self.kind}, not text; use .x")
         return ["\n".join(texts_of(row)) for row in self.x]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """The samples as pairs of strings: a source, and what answers it."""
+        """The samples as pairs of strings: source and target."""
         if not self.paired:
-            raise UserError(f"these samples are {self.kind} and no pairs; their numbers are in .x")
+            raise UserError(f"these samples are {self.kind}, not pairs; use .x")
         return [(text_of(source), text_of(target)) for source, target in self.x]
 
     def rows(self) -> Iterator[Sequence[str]]:
-        """Yield the rows of a table, names first: a row for each point with its label, or for each moment of each series."""
+        """Yield the rows of a table with a header: one per point with its label, or per time step of each series."""
         if self.kind not in ("points", "series"):
-            raise UserError(f"these samples are {self.kind} and no rows of numbers")
+            raise UserError(f"these samples are {self.kind}, which have no table; use .x")
         names = list(self.columns) or [f"x{k + 1}" for k in range(self.x.shape[-1])]
         number, moment, label = (_other(name, names) for name in ("series", "moment", "label"))
         head = [number, moment, *names] if self.series else names
@@ -127,20 +127,20 @@ class Samples:
 
     @property
     def images(self) -> list[Image.Image]:
-        """The samples as PIL images, which can be shown, changed and saved."""
+        """The samples as PIL images."""
         if self.kind != "images":
-            raise UserError(f"these samples are {self.kind} and no images; their numbers are in .x")
+            raise UserError(f"these samples are {self.kind}, not images; use .x")
         return [Image.fromarray(to_bytes(image)) for image in self.x]
 
     def picture(self) -> bytes:
-        """Return a PNG: a sheet of the images, one image alone as it is, or a scatter of the points."""
+        """Return a PNG: a sheet of the images, a single image, or a scatter plot."""
         if self.kind == "images" and len(self) == 1:
             return _png(to_bytes(self.x[0]))
         return self._repr_png_()
 
     def _repr_png_(self) -> bytes:
         if self.text or self.paired:
-            raise UserError(f"texts are no picture; they are in .texts, and .save writes them as X{TEXTS[self.kind]}")
+            raise UserError(f"text has no picture; use .texts, or .save as X{TEXTS[self.kind]}")
         if self.kind != "images":
             return png_bytes(self._figure())
         return _png(contact_sheet(to_bytes(self.x), self.titles))
@@ -154,7 +154,7 @@ class Samples:
     def save(self, path: str | Path, overwrite: bool = False) -> list[Path]:
         """Write .npy, .csv, .png, .gif or .mp4, or a folder with an image file each; return the files written.
 
-        overwrite: replace samples that were put into the folder, or labels beside the array, before.
+        overwrite: replace earlier samples in the folder, or labels beside the array.
         """
         check_output(path, overwrite)
         kind = "" if is_folder(path) else Path(path).suffix.lower()
@@ -174,7 +174,7 @@ class Samples:
                     aside.write_bytes(self.picture())
             case ".gif" | ".mp4":
                 if not self.film:
-                    raise UserError(f"cannot write the film {path}: sample with film=True to keep the frames")
+                    raise UserError(f"cannot write the film {path}: the frames are missing; sample with film=True")
                 if self.kind == "series":
                     frames = series_frames(self.film)
                 elif self.kind == "images":
@@ -193,7 +193,7 @@ class Samples:
 
 
 def _other(name: str, taken: Sequence[str]) -> str:
-    """Return the name of a column that is none of those taken."""
+    """Return a column name that is not taken."""
     while name in taken:
         name += "_"
     return name

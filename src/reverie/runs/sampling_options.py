@@ -1,4 +1,4 @@
-"""How to sample: the options, and which and how many samples a seed has."""
+"""Sampling options, and limits of the number and index of samples."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ MOST_SAMPLES, MOST_FIRST = 10_000_000, 10**12
 
 
 class Options(TypedDict, total=False):
-    """How to sample.
+    """Sampling options.
 
-    label: a name, "all" for each in turn, or weighted names such as "6:1.5,8:-1"; prompt: a text, or weighted ones such as
+    label: a label, "all" for each in turn, or a weighted sum such as "6:1.5,8:-1"; prompt: a text, or a weighted sum such as
     "a seven::1.5, slanted::-0.5"; negative_prompt: a text that guidance moves away from; condition: numbers by name,
-    "angle=0.5"; condition_image: a picture, each for a model that was trained with it; guidance: 1 is none;
-    guidance_interval: the times it is limited to, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
-    `reverie.diffusion.guidance`, 0 is none; autoguidance: its scale, 1 is none, None what the training chose;
-    precision: "fp32", or "bf16" for faster and slightly other images, None the one that is quick here; seed: image k of a
-    seed is always the same image.
-    Of text: prompt: what it goes on from, or what is answered; temperature: 1 as it was learned, less surer, 0 always the
-    likeliest, if not given 1 and of answers 0; top_k, top_p: only the k likeliest tokens, or the fewest whose share is p;
-    length: characters, at most; beams: answers that a search keeps at a time.
+    "angle=0.5"; condition_image: an image, each for a model that was trained with it; guidance: scale, 1 is none;
+    guidance_interval: times with guidance, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
+    `reverie.diffusion.guidance`, 0 is none; autoguidance: scale, 1 is none, None that of the training; precision: "fp32", or
+    "bf16" for speed and slightly different images, None the faster on this device; seed: image k of a seed is always the same.
+    Of text: prompt: the text to continue or to answer; temperature: of the softmax, 0 is greedy, by default 1, for answers 0;
+    top_k, top_p: only the k most likely tokens, or the fewest with probability p; length: limit in characters; beams: width of
+    the beam search.
     """
 
     label: str | None
@@ -51,12 +50,12 @@ class Options(TypedDict, total=False):
 
 
 def check_count(n: int) -> None:
-    """Refuse a number of samples that cannot be drawn."""
+    """Refuse an invalid number of samples."""
     if not isinstance(n, int) or not 1 <= n <= MOST_SAMPLES:
-        raise UserError(f"the number of samples must be a whole number, at least 1 and at most {MOST_SAMPLES:,}, got {n}")
+        raise UserError(f"the number of samples must be an integer from 1 to {MOST_SAMPLES:,}, got {n}")
 
 
 def check_first(first: int) -> None:
-    """Refuse a number of the first sample that a seed does not have."""
+    """Refuse an invalid index of the first sample."""
     if not isinstance(first, int) or not 0 <= first < MOST_FIRST:
-        raise UserError(f"the number of the first sample must be a whole number from 0 up to {MOST_FIRST:,}, got {first}")
+        raise UserError(f"the index of the first sample must be an integer from 0 to {MOST_FIRST:,}, got {first}")

@@ -1,4 +1,4 @@
-"""What a person sees in a terminal or a notebook: progress on standard error, results on standard output."""
+"""Output to a terminal or notebook: progress on standard error, results on standard output."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
     from reverie.base.budget import Budget
     from reverie.runs.step import Step
 
-EVERY = 10.0  # seconds between lines where there is no terminal to draw a bar on
-FRESH = 1.25  # times the steps of the last check, up to which its held-out loss is shown beside the training loss
-FINISHING = 3.0  # seconds of the last stages, from which they are told a line each where there is no terminal
-SHOWN = 32  # classes, broken files and the like in a line of a table
-NOTE = 74  # columns that the longest progress note takes, so that it fits 80 with a bar or a percentage before it
+EVERY = 10.0  # seconds between progress lines without a terminal
+FRESH = 1.25  # the held-out loss is shown up to this multiple of the step of its check
+FINISHING = 3.0  # seconds of the final stages from which each is logged without a terminal
+SHOWN = 32  # largest number of items in a line of a table
+NOTE = 74  # width limit of a progress note, to fit 80 columns with a bar or percentage
 
 
 def is_interactive() -> bool:
-    """Tell whether a person is likely to see what is printed: on a terminal, or in IPython and notebooks."""
+    """Return whether the output is interactive: a terminal, IPython or a notebook."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", None)
     return sys.stderr.isatty() or (shell is not None and shell() is not None)
 
 
-def clock(seconds: float) -> str:
-    """Say a duration: 8 s, 3:20, 1:02:03."""
+def format_duration(seconds: float) -> str:
+    """Format a duration: 8 s, 3:20, 1:02:03."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
@@ -43,22 +43,22 @@ def clock(seconds: float) -> str:
 
 
 def progress_note(step: Step, check: Step | None) -> str:
-    """Say how far a training is, in at most NOTE columns.
+    """Format the progress of a training in at most NOTE columns.
 
-    With a check: its losses on training and held-out data, which compare, or what the latter cost; the loss of the steps is
+    check: the last check, whose losses on training and held-out data, or held-out NLL, replace the loss of the steps, which is
     over other noise levels.
     """
-    lost = f"loss {step.loss or 0:.4g}"
+    metric = f"loss {step.loss or 0:.4g}"
     if check is not None:
-        seen = f"train {check.train_loss:.3g}" if check.train_loss is not None else lost
-        name = "held-out cost" if check.unit in EXACT else "held-out bound"
-        lost = f"{name} {check.held_out:.3g} {check.unit}" if check.unit else f"{seen}, held out {check.held_out:.3g}"
-    left = f"{clock(step.seconds_left)} left" if step.fraction < 1 else "finishing"  # curves, and how samples are guided
-    return f"step {step.i:,}, {lost}, {format_speed(step.per_second)}, {left}"
+        train = f"train {check.train_loss:.3g}" if check.train_loss is not None else metric
+        name = "held-out NLL" if check.unit in EXACT else "held-out bound"
+        metric = f"{name} {check.held_out:.3g} {check.unit}" if check.unit else f"{train}, held out {check.held_out:.3g}"
+    left = f"{format_duration(step.seconds_left)} left" if step.fraction < 1 else "finishing"  # the stages after the last step
+    return f"step {step.i:,}, {metric}, {format_speed(step.per_second)}, {left}"
 
 
 def plain(value: Any) -> str:
-    """Say a value for a person."""
+    """Format a value as text."""
     match value:
         case float():
             return f"{value:.4g}"
@@ -68,7 +68,7 @@ def plain(value: Any) -> str:
             joint = "; " if any(isinstance(v, dict) for v in value) else ", "
             return _few([plain(v) for v in value], joint)
         case None:
-            return "not known"
+            return "unknown"
         case bool():
             return "yes" if value else "no"
         case int():
@@ -78,54 +78,54 @@ def plain(value: Any) -> str:
 
 
 def _few(words: list[str], joint: str) -> str:
-    """Join words, of very many the first ones: --json has them all."""
+    """Join words, of many only the first; --json has all."""
     rest = [f"and {len(words) - SHOWN:,} more"] if len(words) > SHOWN + 1 else []
     return joint.join(words[: SHOWN if rest else None] + rest) or "none"
 
 
 class Screen:
-    """Speaks as the options --json and --quiet ask."""
+    """Output as set by the options --json and --quiet."""
 
     def __init__(self, as_json: bool, quiet: bool) -> None:
         self.as_json, self.quiet = as_json, quiet
         self.console = Console(stderr=True, highlight=False)
-        self.talks = not quiet and not as_json
+        self.is_verbose = not quiet and not as_json
 
     def say(self, text: str) -> None:
-        """Print a line about the work on standard error."""
-        if self.talks:
+        """Print a line on standard error."""
+        if self.is_verbose:
             print(visible(text, lines=True), file=sys.stderr)
 
     def result(self, values: Mapping[str, Any], text: str) -> None:
-        """Print the result: the values as JSON, or the text."""
+        """Print the result: values as JSON, or text."""
         if self.as_json:
             print(json.dumps(values))
         elif not self.quiet:
             print(visible(text, lines=True))
 
     def table(self, values: Mapping[str, Any]) -> None:
-        """Print named values, one a line, and lists of sentences with a line each."""
+        """Print named values, one per line, and lists of sentences with one line each."""
         width = max(map(len, values), default=0)
 
-        def told(value: Any) -> str:
+        def formatted(value: Any) -> str:
             sentences = isinstance(value, list) and any(isinstance(v, str) and v.count(" ") > 2 for v in value)
             return f"\n{'':<{width}}  ".join(map(plain, value)) if sentences else plain(value)
 
-        self.result(values, "\n".join(f"{key.replace('_', ' '):<{width}}  {told(value)}" for key, value in values.items()))
+        self.result(values, "\n".join(f"{key.replace('_', ' '):<{width}}  {formatted(value)}" for key, value in values.items()))
 
     def _bar(self, *columns: ProgressColumn) -> Progress:
-        usual = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
-        drawn = self.console.is_terminal and (not self.console.is_jupyter or find_spec("ipywidgets") is not None)
-        shown = self.talks and drawn
-        return Progress(*(columns or usual), console=self.console, transient=True, disable=not shown)
+        default = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
+        can_draw = self.console.is_terminal and (not self.console.is_jupyter or find_spec("ipywidgets") is not None)
+        shown = self.is_verbose and can_draw
+        return Progress(*(columns or default), console=self.console, transient=True, disable=not shown)
 
     def follow_training(self, steps: Iterable[Step], budget: Budget | None = None) -> Step:
-        """Show reports as they come, with the time left, and return the last one.
+        """Show reports with the time left, and return the last one.
 
-        budget: the time of the command, of whose last stages the bar tells, and which says what is left out.
+        budget: the time of the command, whose final stages and omissions are shown.
         """
         held: Step | None = None
-        said = time.monotonic()
+        logged = time.monotonic()
         width = max(5, min(40, self.console.width - NOTE - 1))
         with self._bar(BarColumn(width), TextColumn("{task.fields[note]}")) as bar:
             task = bar.add_task("training", total=1.0, note="")
@@ -133,54 +133,54 @@ class Screen:
             if budget is not None:
 
                 def finishing(what: str, done: int, of: int, left: float) -> None:
-                    note = f"finishing {done + 1}/{of}: {what}, {clock(left)} left"
+                    note = f"finishing {done + 1}/{of}: {what}, {format_duration(left)} left"
                     bar.update(task, completed=done / of, note=note)
                     if bar.disable and left > FINISHING:
                         self.say(note)
 
-                budget.notify = lambda line: bar.console.print(visible(line), markup=False) if self.talks else None
+                budget.notify = lambda line: bar.console.print(visible(line), markup=False) if self.is_verbose else None
                 budget.on_stage = finishing
             for step in steps:
                 if step.stage != stage:
                     stage, held = step.stage, None
-                    bar.console.print(f"{stage}:", markup=False) if self.talks else None
+                    bar.console.print(f"{stage}:", markup=False) if self.is_verbose else None
                 for finding in step.findings:
-                    bar.console.print(visible(f"doctor: {finding}"), markup=False) if self.talks else None
+                    bar.console.print(visible(f"doctor: {finding}"), markup=False) if self.is_verbose else None
                 if step.loss is None:
                     continue
                 held = step if step.held_out is not None else held
                 fresh = held is not None and step.i <= FRESH * held.i
                 note = progress_note(step, held if fresh else None)
                 bar.update(task, completed=step.fraction, note=note)
-                if bar.disable and (time.monotonic() - said > EVERY or (step.fraction >= 1 and step.seconds > EVERY)):
-                    said = time.monotonic()
+                if bar.disable and (time.monotonic() - logged > EVERY or (step.fraction >= 1 and step.seconds > EVERY)):
+                    logged = time.monotonic()
                     self.say(f"{step.fraction:4.0%} {note}")
         return step
 
     @contextmanager
     def reading(self) -> Iterator[Callable[[str, int, int], None]]:
-        """Show bars with the time left for work whose parts announce themselves: call what is yielded with (what, done, of)."""
+        """Show progress bars with the time left: call the yielded function with (what, done, of)."""
         with self._bar() as bar:
             tasks: dict[str, tuple[Any, float]] = {}
-            said = time.monotonic()
+            logged = time.monotonic()
 
             def update(what: str, done: int, of: int) -> None:
-                nonlocal said
+                nonlocal logged
                 now = time.monotonic()
                 if what not in tasks:
                     tasks[what] = bar.add_task(what, total=of, note=""), now
                 task, begun = tasks[what]
                 left = (now - begun) / done * (of - done) if done else 0.0
-                note = f"{done:,}/{of:,}" + (f", {clock(left)} left" if left >= 1 else "")
+                note = f"{done:,}/{of:,}" + (f", {format_duration(left)} left" if left >= 1 else "")
                 bar.update(task, completed=done, note=note)
-                if bar.disable and now - said > EVERY:
-                    said = now
+                if bar.disable and now - logged > EVERY:
+                    logged = now
                     self.say(f"{what}: {note}")
 
             yield update
 
     @contextmanager
     def counting(self, what: str) -> Iterator[Callable[[str, int, int], None]]:
-        """Show one bar, named by what is counted, that follows what is yielded, called with (what, done, of)."""
+        """Show one progress bar with a fixed title: call the yielded function with (what, done, of)."""
         with self.reading() as update:
             yield lambda _, done, of: update(what, done, of)

@@ -1,4 +1,4 @@
-"""The data of a run, read again as they were read for its training."""
+"""Loads the training data of a run again."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from reverie.runs.config import DataConfig, Reading
 from reverie.runs.confine import check_data
 from reverie.runs.data_copy import DATA_COPY, read_data_copy
 
-KEPT = tuple(Reading.__annotations__)  # of the options, what a run must remember to read its data again
-CHOSEN = {"fit": "fit", "labels": "labels_by"}  # what `load_data` chooses if it may, and where its report tells the choice
+KEPT = tuple(Reading.__annotations__)  # options that a run stores for reading its data
+CHOSEN = {"fit": "fit", "labels": "labels_by"}  # options that `load_data` may choose, and their keys in its report
 
 
 def reading_options(options: Mapping[str, Any], dataset: Dataset) -> Reading:
-    """Return the options to store in a run: those given, with what was chosen in place of auto."""
+    """Return the reading options to store in a run, with chosen values instead of auto."""
     given = {key: options[key] for key in KEPT if options.get(key) is not None and options[key] != "auto"}
     if "data_dir" in given:
         given["data_dir"] = storable(str(expanded(given["data_dir"]).resolve()))
@@ -33,11 +33,11 @@ def reading_options(options: Mapping[str, Any], dataset: Dataset) -> Reading:
     if not isinstance(given.get("columns", ""), str):
         given["columns"] = joined_columns(given["columns"])
     chosen = {key: dataset.report[place] for key, place in CHOSEN.items() if place in dataset.report}
-    return cast(Reading, {**chosen, **given})  # the schema checks it when it becomes part of a configuration
+    return cast(Reading, {**chosen, **given})  # checked by the schema of the configuration
 
 
-def _as_then(known: DataConfig) -> dict[str, Any]:
-    """Return the options that a run's data were read with; runs from before choices were stored cropped, in their own size."""
+def _stored_options(known: DataConfig) -> dict[str, Any]:
+    """Return the reading options of a run; older runs without stored choices cropped images to their size."""
     reading: dict[str, Any] = {**known.reading}
     if known.kind == "images":
         reading = {"fit": "crop", "size": f"{known.shape[1]}x{known.shape[2]}", **reading}
@@ -47,7 +47,7 @@ def _as_then(known: DataConfig) -> dict[str, Any]:
 
 
 def source_name(data: DataSource) -> str:
-    """Return what a run remembers of where its data are: a name, the whole path, or that they were in memory."""
+    """Return the source of data to store in a run: a name, an absolute path, or the marker of data in memory."""
     if is_in_memory(data):
         return MEMORY_SOURCE
     there = str(data) in DATASETS or is_remote(str(data))
@@ -55,12 +55,12 @@ def source_name(data: DataSource) -> str:
 
 
 def relocated(known: DataConfig, data: DataSource | None, data_dir: str | Path | None) -> DataConfig:
-    """Return the data of a run with the place where they are now, if another one is given than the run remembers."""
+    """Return the data configuration of a run with a new location, if one is given."""
     source = known.source or known.name if data is None or is_in_memory(data) else source_name(data)
     if data_dir is not None and source not in FROM_FILES:
         raise UserError(
-            f"--data-dir says where the files of {', '.join(FROM_FILES)} are, and the run's data are {source};"
-            " if they are elsewhere now, give --data PATH"
+            f"--data-dir is for {', '.join(FROM_FILES)}, and the data of the run are {source};"
+            " if they have moved, add --data PATH"
         )
     reading = {key: value for key, value in known.reading.items() if key != "data_dir" or source in FROM_FILES}
     if data_dir is not None:
@@ -77,9 +77,9 @@ def load_source_data(
     strict: bool = False,
     on_progress: Callable[[str, int, int], None] | None = None,
 ) -> Dataset:
-    """Return the data that a run was trained on, and refuse any others.
+    """Return the training data of a run; refuse other data.
 
-    folder: the run's own, which may hold a copy; data: another place where they are, or the data themselves.
+    folder: of the run, which may contain a copy; data: a new location, or the data themselves.
     """
     now = relocated(known, data, data_dir)
     if data is None and data_dir is None and folder is not None and (folder / DATA_COPY).exists():
@@ -88,31 +88,31 @@ def load_source_data(
         check_data(now)
     if data is None and now.source == MEMORY_SOURCE:
         raise UserError(
-            "the data of the run were given in Python and are not kept in it; give them again with data=x, or --data FILE.npy"
+            "the data of the run were passed in Python and not copied; pass them again with data=x, or --data FILE.npy"
         )
     elsewhere = now.source in DATASETS or is_remote(now.source) or is_pattern(now.source)
     if data is None and not elsewhere and not Path(now.source).exists():
-        raise UserError(f"the data of the run are no longer at {now.source}; if they are elsewhere now, give --data PATH")
-    options = {**_as_then(now), "strict": strict, "on_progress": on_progress}
+        raise UserError(f"the data of the run are not at {now.source}; if they have moved, add --data PATH")
+    options = {**_stored_options(now), "strict": strict, "on_progress": on_progress}
     source: DataSource = data if data is not None and is_in_memory(data) else now.source
     dataset = load_data(source, seed=known.seed, **options)
     if options.get("labels", "auto") == "auto" and dataset.label_names != known.labels and "labels_by" in dataset.report:
-        with suppress(UserError):  # auto once took the whole path of every folder
+        with suppress(UserError):  # older versions used the whole path of folders
             dataset = load_data(source, seed=known.seed, **{**options, "labels": "folder"})
     if dataset.columns and dataset.shape != known.shape and not known.columns:
-        with suppress(UserError):  # ids and times were once coordinates as well
+        with suppress(UserError):  # older versions used ids and times as coordinates
             dataset = load_data(source, seed=known.seed, **{**options, "columns": ALL})
-    return _same(dataset, known, now.source if source is now.source else "what was given as data")
+    return _same(dataset, known, now.source if source is now.source else "the given data")
 
 
 def _same(dataset: Dataset, known: DataConfig, where: str) -> Dataset:
-    """Return data that are those of a run, and refuse others."""
+    """Return data if they are those of a run; refuse others."""
     same = dataset.fingerprint() == known.fingerprint if known.fingerprint else len(dataset) == known.count
     if not same or dataset.shape != known.shape:
         raise UserError(
-            f"{where} does not hold the data that the run was trained on: they were {known.count:,} and here are"
-            f" {f'{len(dataset):,}' if len(dataset) != known.count else 'as many, but others'}; give --data PATH if the old"
-            " ones are elsewhere, or train a new run on these"
+            f"{where} does not contain the training data of the run: expected {known.count:,}, found"
+            f" {len(dataset):,}{' others' * (len(dataset) == known.count)}; add --data PATH if the data have moved, or train a"
+            " new run"
         )
     if dataset.conditions is not None and known.condition is not None:
         return replace(dataset, conditions=dataset.conditions.with_form(known.condition))

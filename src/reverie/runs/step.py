@@ -1,4 +1,4 @@
-"""A report of a training, as metrics.jsonl keeps it, and the schema by which its rows are read back."""
+"""A report of a training, and the schema of its row in metrics.jsonl."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from reverie.base.units import Unit
 from reverie.families.diffusion.noise_levels import T_RANGES
 from reverie.runs.finding import Finding, FindingRow
 
-MOST_I = 10**12  # of a run, however often it was extended
-Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # what a float32 can be, and a float64 still be calculated with
+MOST_I = 10**12  # upper limit of the steps of a run
+Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # the range of float32
 Levels = Annotated[list[Number], Field(min_length=T_RANGES, max_length=T_RANGES)]
 
 
@@ -24,7 +24,7 @@ OF_A_CHECK = frozenset(
 
 
 def _finite(value: Any) -> bool:
-    """Tell whether there are only numbers in a figure that can be read back."""
+    """Return whether all numbers in a value are finite."""
     if isinstance(value, Mapping):
         return all(map(_finite, value.values()))
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -34,16 +34,15 @@ def _finite(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class Step:
-    """A report: after step i of the run, the mean training loss since the last report, and the held-out loss if taken.
+    """A report after step i: the mean training loss since the last report, and the metrics of a check if there was one.
 
-    held_out: of the average weights; unit: what it is told in where it is not a loss but what data cost, as all figures are
-    that are compared with it; held_out_levels: the loss in four equal ranges of t, from little noise to much;
-    noise_error_levels: the mean squared error of the predicted noise in these ranges; train_loss, train_levels: the loss on
-    training data; raw_held_out: the held-out loss of the raw weights; preview_score: see `reverie.training.previews`;
-    optimum_levels: the least loss on training data that any model can have; linear_levels: that of the best linear filter;
-    appearance: the previews beside the data, see `reverie.data.appearance`; waited: the share of time without a processor, see
-    `reverie.base.busy`; others: further figures of the
-    family; findings: what is newly wrong; active: the checks that find something.
+    held_out: held-out loss of the EMA weights, or NLL in `unit`, as then all figures compared with it; held_out_levels: the
+    held-out loss in four equal ranges of t, from little noise to much; noise_error_levels: mean squared error of the predicted
+    noise in these ranges; train_loss, train_levels: the same loss as held_out on training data; raw_held_out: held-out loss of
+    the raw weights; preview_score: see `reverie.training.previews`; optimum_levels: the least training loss of any model;
+    linear_levels: the loss of the best linear filter; appearance: previews relative to data, see `reverie.data.appearance`;
+    waited: share of the time without a processor, see `reverie.base.busy`; others: further metrics of the family; findings: new
+    ones; active: names of the checks with a finding.
     """
 
     i: int
@@ -67,21 +66,21 @@ class Step:
     others: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
     active: tuple[str, ...] = ()
-    finishing: float = 0.0  # seconds, about, that what comes after the last step will take
-    stage: str = ""  # what is trained, where a training has several parts
+    finishing: float = 0.0  # estimated seconds of the stages after the last step
+    stage: str = ""  # the model that is trained, if there are several
 
     @property
     def seconds_left(self) -> float:
-        """The estimated time to the very end."""
+        """Estimated seconds to the end of all stages."""
         return self.seconds * (1 - self.fraction) / max(self.fraction, 1e-9) + self.finishing
 
     @property
     def done(self) -> str:
-        """What was done in how much time, for a person."""
+        """A line with steps and seconds."""
         return f"trained {self.i:,} step{'s' if self.i != 1 else ''} in {self.seconds:.0f} s"
 
     def as_rows(self) -> Iterator[dict[str, Any]]:
-        """Yield the report, and each finding, as rows of metrics.jsonl."""
+        """Yield the rows of metrics.jsonl: the report and each finding."""
         if self.loss is not None:
             own = {key: value for key, value in asdict(self).items() if key not in ("findings", "others", "stage")}
             row = {key: value for key, value in {**self.others, **own}.items() if value not in (None, ()) and _finite(value)}
@@ -96,7 +95,7 @@ class Step:
 
 
 class StepRow(BaseModel):
-    """A row of metrics.jsonl that holds a report, see `Step`.  What is not known is left out, never null."""
+    """A row of metrics.jsonl with a report, see `Step`.  Unknown values are omitted, never null."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
@@ -123,16 +122,16 @@ class StepRow(BaseModel):
 
     @model_validator(mode="after")
     def _whole(self) -> StepRow:
-        given = self.model_fields_set
-        if given & OF_A_CHECK and "held_out" not in given:
-            raise ValueError("figures of a check without held_out")
-        if "train_levels" in given and "held_out_levels" not in given:
+        present = self.model_fields_set
+        if present & OF_A_CHECK and "held_out" not in present:
+            raise ValueError("metrics of a check without held_out")
+        if "train_levels" in present and "held_out_levels" not in present:
             raise ValueError("train_levels without held_out_levels")
         return self
 
 
 def read_row(row: Any) -> StepRow | FindingRow:
-    """Return what a row of metrics.jsonl holds, a report or a finding; a ValidationError says why it is neither."""
+    """Parse a row of metrics.jsonl: a report or a finding; raises ValidationError."""
     return (FindingRow if isinstance(row, dict) and "finding" in row else StepRow).model_validate(row)
 
 
@@ -140,7 +139,7 @@ def report(
     i: int, fraction: float, seconds: float, per_second: float, loss: float, learning_rate: float, figures: Mapping[str, Any],
     waited: float | None = None, finishing: float = 0.0,
 ) -> Step:  # fmt: skip
-    """Return the report of a step with the figures of a check, those that every family has and others."""
+    """Return the report of a step with the metrics of a check, common ones and those of the family."""
     known = {f.name for f in fields(Step)}
     own = {key: value for key, value in figures.items() if key in known}
     others = {key: value for key, value in figures.items() if key not in known}

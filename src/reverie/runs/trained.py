@@ -1,4 +1,4 @@
-"""A trained model and where it lives: what it is, what it can do, and what its samples can be asked to be."""
+"""A trained model with its folder: its abilities, options and conditions."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from reverie.runs.labels import read_label
 from reverie.runs.prompts import CONDITION_OPTIONS, composition_weights, condition_vectors, has_condition
 from reverie.runs.sampling_options import Options
 
-LABEL_DRAW = 2**30  # the number of the draw, of each image's own stream, that decides its label
+LABEL_DRAW = 2**30  # index into the random stream of each sample that determines its label
 
 
 @dataclass
 class TrainedRun:
-    """A trained model and where it lives.  changes: what was done to it since, as it is asked for: "adapter runs/hoda:0.7"."""
+    """A trained model with its folder.  changes: applied since training, such as "adapter runs/hoda:0.7"."""
 
     config: Config
     model: Model
@@ -39,22 +39,22 @@ class TrainedRun:
 
     @property
     def fit(self) -> str:
-        """How the data were brought to their size, and so how a picture is that is given to the run."""
+        """How images are resized for the run."""
         return str(self.config.data.reading.get("fit", "crop"))
 
     @property
     def kind(self) -> Kind:
-        """What one datum is."""
+        """The kind of data."""
         return self.config.data.kind
 
     @property
     def label_names(self) -> tuple[str, ...]:
-        """The labels that samples can be asked for: those of the data, if the family knows labels."""
+        """The labels for sampling: those of the data, if the family has labels."""
         return self.config.label_names
 
     @property
     def conditional(self) -> bool:
-        """Whether it was trained with labels or other conditions."""
+        """Whether the model was trained with labels or other conditions."""
         return bool(self.config.data.labels) or self.config.data.condition is not None
 
     def metrics(self) -> list[dict[str, Any]]:
@@ -63,7 +63,7 @@ class TrainedRun:
 
     @property
     def diffusion(self) -> Diffusion:
-        """The model, if it is of diffusion; else a refusal that says which families can do more."""
+        """The model if it is a diffusion model; otherwise raises a UserError that names other families."""
         if not isinstance(self.model, Diffusion):
             raise self.unsupported("do that")
         return self.model
@@ -74,14 +74,14 @@ class TrainedRun:
         return settings_of(self.config.family)
 
     def require(self, ability: str) -> None:
-        """Refuse what the family of the run cannot do."""
+        """Refuse an ability that the family of the run lacks."""
         if ability not in self.config.model_family.can:
             raise self.unsupported(ability)
 
     def unsupported(self, ability: str, what: str | None = None) -> UserError:
-        """Return the refusal of something that the family of the run cannot do, with the families that can.
+        """Return the error for an ability that the family lacks, with the families that have it.
 
-        what: how the ability is called there.
+        what: the name of the ability in the message.
         """
         able = ", ".join(name for name, family in FAMILIES.items() if ability in family.can) or "diffusion"
         return UserError(
@@ -90,7 +90,7 @@ class TrainedRun:
         )
 
     def check_options(self, options: Mapping[str, Any]) -> None:
-        """Refuse options of sampling that no family has, or that are given to a family that has no such option."""
+        """Refuse unknown sampling options, and options that the family of the run does not have."""
         every = {**OPTIONS, **TEXT_OPTIONS}
         known = {**every, **dict.fromkeys(("label", "seed", *CONDITION_OPTIONS))}
         if wrong := sorted(set(options) - set(known)):
@@ -100,7 +100,7 @@ class TrainedRun:
             every.pop("prompt")
         for key, value in options.items():
             if key in every and key in TEXT_OPTIONS and key in mine and self.kind not in WRITTEN and value != TEXT_OPTIONS[key]:
-                raise UserError(f"--{key.replace('_', '-')} is for text, and {self.path} is a run of {self.kind}; leave it out")
+                raise UserError(f"--{key.replace('_', '-')} is for text, and {self.path} is a run of {self.kind}; omit it")
             if key in every and key not in mine and value != every[key]:
                 able = ", ".join(name for name, family in FAMILIES.items() if key in family.options)
                 raise UserError(
@@ -109,17 +109,17 @@ class TrainedRun:
                 )
 
     def labels(self, label: str | None, n: int, seed: int, first: int = 0) -> Tensor | None:
-        """Return the labels of n images from number `first` on: one name, "all" in turn, or as often as in the data.
+        """Return the labels of n samples from number `first` on: one label, "all" in turn, or with the frequencies of the data.
 
         Returns (n,), or (n, K) where K labels are composed.
         """
         names = self.config.data.labels
         if not names:
             if label is not None:
-                raise UserError(f"the run {self.path} was trained without labels, so it cannot draw {label!r}")
+                raise UserError(f"the run {self.path} was trained without labels; omit --label {label}")
             return None
         if label is not None and not self.label_names:
-            raise self.unsupported("labels", f"sample the label {label!r}, as its samples do not depend on labels")
+            raise self.unsupported("labels", f"sample the label {label!r}")
         if self.is_each_label(label):
             return torch.arange(first, first + n) % len(names)
         if label is not None:
@@ -130,55 +130,55 @@ class TrainedRun:
         return torch.bucketize(u * shares[-1], shares, right=True)
 
     def condition(self, options: Mapping[str, Any], n: int, first: int = 0) -> Tensor | None:
-        """Return the conditions of n images from number `first` on: labels, or rows as options ask, or as in the data.
+        """Return the conditions of n samples from number `first` on: labels, or condition vectors of options or data.
 
-        Labels: see `labels`; rows: (n, R), or (n, K, R) where K are composed.
+        For labels see `labels`; vectors: (n, R), or (n, K, R) if K are composed.
         """
         form, label, seed = self.config.data.condition, options.get("label"), options.get("seed", 0)
         if form is None:
             if any(options.get(key) is not None for key in CONDITION_OPTIONS if key not in self.config.model_family.options):
-                having, do = ("labels", "give --label") if self.config.data.labels else (f"{self.kind} alone", "leave it out")
-                raise UserError(f"the run {self.path} was trained with {having}, so it is told no words, number or image; {do}")
+                having, do = ("labels", "give --label") if self.config.data.labels else (f"{self.kind} alone", "omit it")
+                raise UserError(f"the run {self.path} was trained with {having}, so it has no other conditions; {do}")
             return self.labels(label, n, seed, first)
         if label is not None:
-            raise UserError(f"the run {self.path} was trained without labels; say what to draw with --prompt, not --label")
+            raise UserError(f"the run {self.path} was trained without labels; use --prompt instead of --label")
         if has_condition(options):
-            rows = condition_vectors(form, options, self.fit).expand(n, -1, -1)
-            return rows[:, 0] if rows.shape[1] == 1 else rows
+            vectors = condition_vectors(form, options, self.fit).expand(n, -1, -1)
+            return vectors[:, 0] if vectors.shape[1] == 1 else vectors
         return self.diffusion.example(Noise(image_seeds(seed, n, first), draws=LABEL_DRAW).uniform(1)[0][:, 0]).cpu()
 
     def weights(self, options: Mapping[str, Any]) -> tuple[float, ...]:
-        """Return the weights of the conditions that options ask for."""
+        """Return the weights of the conditions of the options."""
         if self.config.data.condition is not None:
             return composition_weights(options)
         label, names = options.get("label"), self.config.data.labels
         return (1.0,) if label is None or self.is_each_label(label) or not names else read_label(label, names).weights
 
     def is_each_label(self, label: str | None) -> bool:
-        """Tell whether a label asks for each one in turn."""
+        """Return whether a label stands for all labels in turn."""
         return label == "all" and "all" not in self.config.data.labels
 
     def names(self, cond: Tensor | None, options: Options) -> list[str] | None:
-        """Return what each datum of a batch was asked to be; a composition as it was written.  cond: as of `condition`."""
+        """Return the label or condition of each sample; a composition as the user wrote it.  cond: see `condition`."""
         if cond is None or (self.config.data.labels and not self.label_names):
             return None
         if (form := self.config.data.condition) is not None:
-            asked = ", ".join(str(options[key]) for key in ("prompt", "condition") if options.get(key) is not None)
-            names = [asked] * len(cond) if has_condition(options) else [form.describe_vector(row) for row in cond]
+            text = ", ".join(str(options[key]) for key in ("prompt", "condition") if options.get(key) is not None)
+            names = [text] * len(cond) if has_condition(options) else [form.describe_vector(row) for row in cond]
             return names if any(names) else None
         if cond.ndim > 1:
             return [str(options.get("label"))] * len(cond)
         return [self.config.data.labels[int(c)] for c in cond]
 
     def unconditional_by_default(self, options: Options) -> Options:
-        """Return a copy of options that goes by no condition where no label is given, instead of by one drawn by chance."""
+        """Return a copy of options that samples unconditionally if no label is given, instead of with random labels."""
         chosen = Options(**options)
         if self.conditional and options.get("label") is None and not has_condition(options):
             limits = [options.get(key) for key in ("classifier_guidance", "guidance_interval", "guidance_rescale")]
             if options.get("guidance", 1.0) != 1 or any(limits):
-                needed = "a label to steer by; give one with --label"
+                needed = "a label; add --label"
                 if not self.config.data.labels:
-                    needed = "something to steer by; say what with --prompt"
+                    needed = "a condition; add --prompt"
                 raise UserError(f"guidance needs {needed}")
             chosen["guidance"] = 0.0
         return chosen

@@ -1,4 +1,4 @@
-"""The weights of a run: written with the settings they were trained with, and read only into the model that these describe."""
+"""The weights of a run, with the settings of their model, which are checked when they are read."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ AGAIN = "; restore it or train the run again"
 
 
 class WeightsMetadata(ConfigSection):
-    """What weights mean something with: the data's shape, a hash of their labels or conditions, and the table [family].
+    """The metadata of weights: shape of the data, a hash of their labels or conditions, and the table [family].
 
-    Without the settings that are found by training, which are written down after the weights.  ended: the step at which the
-    training of these weights ended, 0 while it is not over; None where that is not recorded, as in older files.
+    Excludes settings that the training determines at its end.  ended: the step at which the training ended, 0 before, None in
+    older files.
     """
 
     format: Literal[1] = 1
@@ -40,7 +40,7 @@ FACTS: TypeAdapter[WeightsMetadata | None] = TypeAdapter(WeightsMetadata | None)
 
 
 def weights_metadata(config: Config, ended: int | None = None) -> WeightsMetadata:
-    """Return what the weights of a run are made for."""
+    """Return the metadata of the weights of a run."""
     family, names = config.model_family, json.dumps(config.data.labels).encode()
     if config.data.condition is not None:
         # hashed with the key "spread" of older versions, whose weights have the hash in their header
@@ -54,9 +54,9 @@ def weights_metadata(config: Config, ended: int | None = None) -> WeightsMetadat
 
 
 def _differences(kept: WeightsMetadata, config: Config) -> list[str]:
-    """Return the names of the settings that weights were made for and that the configuration has otherwise."""
+    """Return the names of the settings in which the metadata of weights and a configuration differ."""
     family = config.model_family
-    try:  # as this version writes it: settings that came later have their defaults
+    try:  # with defaults for newer settings
         settings = family.settings.model_validate(present_family(kept.family)).model_dump(
             mode="json", exclude=set(family.set_by_training)
         )
@@ -70,9 +70,9 @@ def _differences(kept: WeightsMetadata, config: Config) -> list[str]:
 def write_weights(
     folder: Path, config: Config, model: nn.Module, file: str = WEIGHTS_FILE, ended: int | None = None
 ) -> None:  # fmt: skip
-    """Write model.safetensors, or another file of weights; low-rank adapters are merged into it and saved beside it.
+    """Write model.safetensors, or another file of weights; adapters are merged into it and also saved separately.
 
-    ended: see `WeightsMetadata`; these weights are written last, so that a training is over where they say so.
+    ended: see `WeightsMetadata`; a training is over when its weights, which are written last, record it.
     """
     rank, start = config.training.lora, config.start
     if file == WEIGHTS_FILE and rank is not None and start is not None and (alone := adapter_weights(model)):
@@ -81,7 +81,7 @@ def write_weights(
 
 
 def is_finished(folder: Path) -> bool:
-    """Tell whether the run in a folder was trained to its end: by its last report, and by its weights, which are those."""
+    """Return whether a run is complete, by its last report and the metadata of its weights."""
     rows = read_metrics(folder)
     if not rows or rows[-1]["fraction"] < 1 or not (folder / WEIGHTS_FILE).is_file():
         return False
@@ -95,15 +95,15 @@ def is_finished(folder: Path) -> bool:
 def read_weights(folder: Path, config: Config, file: str = WEIGHTS_FILE) -> Model:
     """Return the model with the weights of model.safetensors, or of another file.
 
-    Configuration and header are compared before the model is made, so a file costs no more memory than it has bytes.
+    The header is checked before the model is built, so that invalid files use little memory.
     """
     path = folder / file
     if not path.is_file():
         raise UserError(f"the run {folder} has no weights: {path} is missing; train it again")
 
-    def wanted(kept: WeightsMetadata | None) -> dict[str, TensorSpec]:  # older files do not say what they were made for
+    def wanted(kept: WeightsMetadata | None) -> dict[str, TensorSpec]:  # older files have no metadata
         if kept is not None and (differing := _differences(kept, config)):
-            raise UserError(f"{path} does not fit {CONFIG}: it was trained with another {' and '.join(differing)}{AGAIN}")
+            raise UserError(f"{path} does not fit {CONFIG}: different {' and '.join(differing)}{AGAIN}")
         return model_forms(config)
 
     state, _ = read_tensors(path, wanted, FACTS, fits=CONFIG, advice=AGAIN)

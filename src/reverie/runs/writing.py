@@ -1,4 +1,4 @@
-"""Samples written batch by batch, as an array or as a folder of images, with their labels beside them."""
+"""Writing samples batch by batch, as an array or as a folder of images, with their labels."""
 
 from __future__ import annotations
 
@@ -22,19 +22,18 @@ from reverie.runs.outputs import for_images, labels_of, sample_folder, write_man
 if TYPE_CHECKING:
     from reverie.runs.samples import Samples
 
-FORMULA = ("=", "+", "-", "@")  # what spreadsheets take for the beginning of one
+FORMULA = ("=", "+", "-", "@")  # characters that start a formula in spreadsheets
 
 
 class Interrupted(KeyboardInterrupt):
-    """Writing was interrupted; the message says what was kept."""
+    """Writing was interrupted; the message names the written files."""
 
 
 def write(batches: Iterable[Samples], n: int, out: str | Path, overwrite: bool = False) -> list[Path]:
-    """Write n samples that come in batches as an array, or as a folder of images; no more than one batch is held.
+    """Write n samples from batches as an array or a folder of images, with one batch in memory.
 
-    The array and the labels beside it appear when all is written, and so does each image.  On Ctrl-C the images that are
-    there stay, with their labels, and the batches of an array are kept as X.partial.npy; after a failure nothing stays.
-    overwrite: as in `Samples.save`.
+    All files are written atomically.  On Ctrl-C, the finished images stay, with their labels, and the batches of an array
+    become X.partial.npy; after a failure nothing stays.  overwrite: as in `Samples.save`.
     """
     check_output(out, overwrite)
     return _write_folder(batches, n, Path(out), overwrite) if is_folder(out) else _write_array(batches, n, Path(out))
@@ -45,9 +44,9 @@ def _write_folder(batches: Iterable[Samples], n: int, folder: Path, overwrite: b
     manifest, stopped = for_images(n), False
     rest = iter(batches)
     try:
-        first = list(islice(rest, 1))  # until it is drawn something may still be refused
+        first = list(islice(rest, 1))  # options may be refused until the first batch
     except KeyboardInterrupt:
-        raise Interrupted("no image was finished, so nothing was kept") from None
+        raise Interrupted("no image was finished") from None
     with sample_folder(folder, manifest, overwrite) as files:
         try:
             for batch in chain(first, rest):
@@ -57,15 +56,15 @@ def _write_folder(batches: Iterable[Samples], n: int, folder: Path, overwrite: b
                         Image.fromarray(to_bytes(image)).save(aside)
                     files.append(path)
                     labels += batch.labels[k : k + 1] if batch.labels is not None else ()
-            _check_all_came(len(files), n)
+            _check_count(len(files), n)
         except KeyboardInterrupt:
             if not files:
-                raise Interrupted("no image was finished, so nothing was kept") from None
+                raise Interrupted("no image was finished") from None
             write_manifest(folder, manifest.model_copy(update={"images": len(files)}))
             stopped = True
         written = [*files, *_write_labels(labels[: len(files)], folder / "labels.csv")]
     if stopped:
-        raise Interrupted(f"the first {len(files):,} of {n:,} images are in {folder} and stay there")
+        raise Interrupted(f"the first {len(files):,} of {n:,} images are in {folder}")
     return written
 
 
@@ -85,7 +84,7 @@ def _write_array(batches: Iterable[Samples], n: int, path: Path) -> list[Path]:
                     done += len(batch)
         except KeyboardInterrupt:
             if not done:
-                raise Interrupted("nothing was finished, so nothing was kept") from None
+                raise Interrupted("no sample was finished") from None
             with aside.open("rb+") as array:
                 _write_header(array, (done, *shape))
                 array.truncate(begin + 4 * done * math.prod(shape))
@@ -93,33 +92,33 @@ def _write_array(batches: Iterable[Samples], n: int, path: Path) -> list[Path]:
                 aside.replace(place)
             _write_labels(labels[:done], labels_of(kept))
             raise Interrupted(f"the first {done:,} of {n:,} samples are in {kept}") from None
-        _check_all_came(done, n)
+        _check_count(done, n)
     return [path, *_write_labels(labels, labels_of(path))]
 
 
 def _free_name(path: Path) -> Path:
-    """Return a name like this one, X.npy, X-2.npy, ..., that neither an array nor its labels have yet."""
+    """Return the first of X.npy, X-2.npy, ... that neither an array nor its labels use."""
     names = (path.with_stem(f"{path.stem}-{k}") if k > 1 else path for k in count(1))
     return next(name for name in names if not os.path.lexists(name) and not os.path.lexists(labels_of(name)))
 
 
 def _write_header(array: BinaryIO, shape: tuple[int, ...]) -> None:
-    """Write the header of an .npy file, which is equally long for every number of data."""
+    """Write the header of an .npy file, whose length does not depend on the number of data."""
     np.lib.format.write_array_header_1_0(array, {"descr": "<f4", "fortran_order": False, "shape": shape})
 
 
 def as_text(label: str) -> str:
-    """Return a label that no spreadsheet takes for a formula: what could begin one has an apostrophe before it."""
+    """Return a label that spreadsheets do not read as a formula: prefixed with an apostrophe if needed."""
     return f"'{label}" if label[:1] in FORMULA and not re.fullmatch(r"[+-]?[\d.]+", label) else label
 
 
 def _write_labels(labels: Sequence[str], path: Path) -> list[Path]:
-    """Write labels beside the samples; without any, those of other samples that were here before are removed."""
+    """Write labels beside the samples; without labels, remove those of earlier samples."""
     return write_label_rows(enumerate(labels), path)
 
 
 def write_label_rows(labels: Iterable[tuple[int, str]], path: Path) -> list[Path]:
-    """Write labels by the numbers of their samples, as `_write_labels`."""
+    """Write labels with the numbers of their samples, as `_write_labels`."""
     rest = iter(labels)
     if not (first := list(islice(rest, 1))):
         path.unlink(missing_ok=True)
@@ -131,6 +130,6 @@ def write_label_rows(labels: Iterable[tuple[int, str]], path: Path) -> list[Path
     return [path]
 
 
-def _check_all_came(done: int, n: int) -> None:
+def _check_count(done: int, n: int) -> None:
     if done != n:
-        raise ValueError(f"{n} samples were announced and {done} came")
+        raise ValueError(f"expected {n} samples, got {done}")

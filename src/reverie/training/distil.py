@@ -40,7 +40,7 @@ from reverie.runs import folder
 from reverie.runs.config import Config, TrainingConfig, build_model
 from reverie.runs.device import choose_device
 from reverie.runs.run import Run, load
-from reverie.runs.screen import clock
+from reverie.runs.screen import format_duration
 from reverie.runs.source_data import load_source_data, relocated
 from reverie.training import finetuning
 from reverie.training import tensorboard as events
@@ -126,7 +126,7 @@ def classifiers_of(
     deadline = Deadline(min(CLASSIFIERS_SHARE * budget.seconds, max(0.0, budget.free)), budget.clock)
     seeds = [(seed + k) % 2**31 for k in range(CLASSIFIERS)]
     cached = all(cached_classifier(train, own, limit) for own, limit in zip(seeds, _limits(deadline.left), strict=True))
-    limit = f"in {clock(deadline.left)}, " if deadline.limited else ""
+    limit = f"in {format_duration(deadline.left)}, " if deadline.limited else ""
     begin = "from the cache" if cached else f"trained first, {limit}and cached"
     budget.notify(f"classifiers: {CLASSIFIERS} of the labels, whose features compare samples with data, {begin}")
     for k, own in enumerate(seeds):
@@ -238,7 +238,7 @@ def prepare_distillation(
     dataset = load_source_data(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
     deadline = Deadline(min(DRAWN_SHARE * budget.seconds, max(0.0, budget.free)), budget.clock)
     if guidance != 1:
-        limit = f", within {clock(deadline.left)}" if deadline.limited else ""
+        limit = f", within {format_duration(deadline.left)}" if deadline.limited else ""
         budget.notify(f"data: up to {DRAWN:,} samples of {teacher.path} are generated first{limit}")
     train_set, held_out = distillation_data(teacher, distilled, seed, dataset, tell, deadline)
     if guidance != 1:

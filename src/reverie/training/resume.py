@@ -115,7 +115,7 @@ def check_resumable(path: Path) -> None:
     """Refuse to resume a run or its autoencoder that refers to paths outside of the folder of `confined`."""
     for place in (path, path / CODEC_FOLDER):
         if place == path or (place / folder.CONFIG).exists():
-            check_references(folder.read_config(place), kept=(place / DATA_COPY).exists())
+            check_references(folder.read_config(place), has_copy=(place / DATA_COPY).exists())
 
 
 def _reached_its_end(run: Run, learner: Learner) -> bool:
