@@ -265,7 +265,7 @@ function Steering({ run, query, studio, mode }) {
         ${mode === "illusion" ? html`<div class="columns even"><${ViewTransition} key=${selected} views=${result.views} k=${selected} run=${run} />
           <div>${result.views.map((v) => html`<h3>${v.title}</h3><${ViewStrip} view=${v} n=${result.n} run=${run} selected=${selected} select=${select} />`)}</div></div>`
         : html`<${Row} image=${result.atlas} n=${result.n} run=${run} alt=${mode === "interpolate" ? "frame" : "result"} />`}
-        ${result.std && html`<div class="items stdrow"><figure><${Picture} src=${result.std} alt="Standard deviation of the results" /><figcaption>standard deviation of the results (white: maximum)</figcaption></figure></div>`}
+        ${result.std && html`<div class="items stdrow"><figure><${Picture} src=${result.std} alt="Standard deviation of the results" /><figcaption>standard deviation</figcaption></figure></div>`}
         ${metrics?.length > 0 && html`<p class="soft">${metrics.map(([k, v]) => `${k.replaceAll("_", " ").replace("psnr", "PSNR")} ${Number(v.toPrecision(3))}`).join(" · ")}</p>`}</section>
         <${Code} title="Command" text=${result.command} />`}
     </div></div>`;
@@ -292,7 +292,7 @@ export function Steer({ here, studio, runs }) {
   const supported = MODES.filter(([m]) => !run || run.abilities.includes(m));
   const requested = MODES.find(([m]) => m === here.query.mode);
   const mode = supported.includes(requested) ? requested[0] : supported[0]?.[0];
-  const head = html`<div class="pagehead"><h1>Steer</h1><p class="lead">Condition sampling on known pixels, on a whole image, or on a label for each view.</p></div>`;
+  const head = html`<div class="pagehead"><h1>Steer</h1><p class="lead">Condition sampling on known pixels, an image, or a label for each view.</p></div>`;
   if (selection.why) return html`${head}<${Unsuitable} selection=${selection} />`;
   if (!selection.id) return html`<${Empty} title="No run of images"><p>Steering needs a run of images. <a href="#/train">Train one</a>.</p><//>`;
   return html`${head}
