@@ -38,7 +38,7 @@ def test_images_come_back_bit_for_bit_and_take_what_the_bound_says(run: Run, ima
     assert made.coded == pytest.approx(nats / (64 * math.log(2)), rel=0.03)
     assert (
         made.bits < 1.03 * made.promised and len(images) == 100
-    )  # the first few stand there plainly, and 26 bytes say what is in the file
+    )  # the first images are stored without the model, and the header has 26 bytes
     assert max(groups(read(made.path)[0], _initial_bits(run.diffusion), 64))[0] > 4  # later ones go together
     assert made.size < made.others["zlib"] < made.others["png"]
 
@@ -116,14 +116,14 @@ def test_images_that_would_have_to_be_changed_are_refused(run: Run, images: Tens
     folder_of(images[:3], place)
     grey = Image.fromarray(images[0, 0].numpy())
     colour, deep = Image.new("RGB", (8, 8), (1, 2, 3)), Image.fromarray(np.full((8, 8), 300, np.uint16))
-    for image, said in (
+    for image, message in (
         (grey.resize((9, 8)), "8x9 pixels"),
         (colour, "coloured"),
         (deep, "16-bit"),
         (grey.convert("LA"), "transparent"),
     ):
         image.save(place / "z.png")
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             read_lossless(place, shape)
     (place / "z.png").write_bytes(b"none")
     with pytest.raises(UserError, match=r"z\.png cannot be compressed"):
@@ -150,9 +150,9 @@ def test_an_interrupted_compression_leaves_nothing(run: Run, images: Tensor, tmp
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        compress(run, images[:9], tmp_path / "new" / "x.rvi", steps=3, end=0.1, tell=stop)
+        compress(run, images[:9], tmp_path / "new" / "x.rvi", steps=3, end=0.1, on_progress=stop)
     assert not list(tmp_path.iterdir())
     made = compress(run, images[:9], tmp_path / "x.rvi", steps=3, end=0.1)
     with pytest.raises(KeyboardInterrupt):
-        decompress(run, made.path, out=tmp_path / "new" / "out", tell=stop)
+        decompress(run, made.path, out=tmp_path / "new" / "out", on_progress=stop)
     assert list(tmp_path.iterdir()) == [made.path]

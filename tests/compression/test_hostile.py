@@ -100,9 +100,9 @@ def test_small_files_of_many_images_or_steps_are_refused_before_anything_is_comp
         capture_output=True, text=True, timeout=120, cwd=Path(__file__).parents[2], check=True,
     )  # fmt: skip
     for (name, (_, change)), line in zip(wrong.items(), out.stdout.splitlines(), strict=True):
-        said, memory, seconds = json.loads(line)
-        assert memory < 64 and seconds < 5, (name, said, memory, seconds)
-        assert name in said and (f"{change['count']:,} images" in said or "MiB" in said), said
+        message, memory, seconds = json.loads(line)
+        assert memory < 64 and seconds < 5, (name, message, memory, seconds)
+        assert name in message and (f"{change['count']:,} images" in message or "MiB" in message), message
 
 
 def test_names_lead_nowhere_else(run: Run, images: Tensor, tmp_path: Path) -> None:

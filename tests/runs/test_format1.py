@@ -31,7 +31,7 @@ def test_an_old_run_samples_as_it_did(old: Path) -> None:
     np.testing.assert_allclose(run.sample(8, seed=3, steps=5).x, np.load(KEPT / f"{old.name}-half.npy"), atol=1e-4)
 
 
-def test_an_old_run_goes_on_to_the_same_end(old: Path) -> None:
+def test_an_old_run_resumes_to_the_same_end(old: Path) -> None:
     then = load(old).chosen_sampling({})[0]
     run = reverie.train(resume=old)
     np.testing.assert_allclose(

@@ -1,4 +1,4 @@
-"""Who trains in a folder can be told, so that it can be stopped."""
+"""The process that trains in a folder is found, so that it can be stopped."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def test_a_lock_file_that_was_left_holds_nothing(tmp_path: Path) -> None:
     assert holder(tmp_path) is None
 
 
-def test_where_the_system_does_not_tell_who_it_is_told_that_someone_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_proc_locks_the_holder_is_unknown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lock, "_LOCKS", tmp_path / "none")
     with Lock(tmp_path):
         assert holder(tmp_path) == 0

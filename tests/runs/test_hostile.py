@@ -33,7 +33,7 @@ FINDING = {"check": "copies", "what": "w", "since": 3, "cause": "c", "advice": "
 
 @pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Return a run of format 1 written anew."""
+    """Return a run of format 1 written again."""
     place = shutil.copytree(Path(__file__).parent / "format1" / "images", tmp_path_factory.mktemp("runs") / "images")
     run = reverie.load(place)
     folder.write_config(place, run.config)
@@ -59,8 +59,8 @@ def forged(path: Path, change: Callable[[dict[str, torch.Tensor], Any], None]) -
         facts = json.loads(file.metadata()["facts"])
     tensors = load_file(path)
     change(tensors, facts)
-    said = json.dumps(facts)
-    save_file(tensors, path, {"facts": said, "checksum": checksum(tensors, said)})
+    message = json.dumps(facts)
+    save_file(tensors, path, {"facts": message, "checksum": checksum(tensors, message)})
 
 
 def test_flipped_bits_of_weights_are_found_wherever_they_are(images: Run, tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_flipped_bits_of_weights_are_found_wherever_they_are(images: Run, tmp_pa
             reverie.load(path.parent)
 
 
-def test_settings_that_no_shape_tells_of_must_be_those_of_the_training(images: Run, tmp_path: Path) -> None:
+def test_settings_without_effect_on_shapes_must_be_those_of_the_training(images: Run, tmp_path: Path) -> None:
     """A U-Net takes images of any size, and other groups or another schedule give other samples from the same tensors."""
     for k, (pairs, what) in enumerate([
         ([("    8,\n    8,\n", "    320,\n    320,\n"), ("height = 8", "height = 320"), ("width = 8", "width = 320")], "shape"),
@@ -135,8 +135,8 @@ def test_a_configuration_of_a_large_network_is_refused_before_it_is_made(spiral_
     run = copied(spiral_run, tmp_path)
     changed(run / folder.CONFIG, ("hidden = 42", "hidden = 8192"), ("layers = 3", "layers = 7"))
     done = subprocess.run([sys.executable, "-c", LARGE, str(run)], capture_output=True, text=True, timeout=120, check=True)
-    *said, kilobytes = done.stdout.splitlines()
-    assert len(said) == 2 and all("does not fit config.toml" in line for line in said)
+    *message, kilobytes = done.stdout.splitlines()
+    assert len(message) == 2 and all("does not fit config.toml" in line for line in message)
     assert int(kilobytes) < 300_000
 
 
@@ -160,13 +160,13 @@ INVALID_ROWS = {
 
 
 @pytest.mark.parametrize("kind", list(INVALID_ROWS))
-def test_an_invalid_row_is_left_out_and_said_once(tmp_path: Path, kind: str) -> None:
+def test_an_invalid_row_is_left_out_with_one_warning(tmp_path: Path, kind: str) -> None:
     rows = [ROW, INVALID_ROWS[kind], {"i": 6, "finding": FINDING}]
     (tmp_path / folder.METRICS).write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"i": ')
-    with pytest.warns(ReverieWarning, match=r"1 rows of .* line 2") as said:
+    with pytest.warns(ReverieWarning, match=r"1 rows of .* line 2") as message:
         assert folder.read_metrics(tmp_path) == [ROW]
         assert [finding.check for finding in folder.read_findings(tmp_path)] == ["copies"]
-    assert len(said) == 1
+    assert len(message) == 1
     folder.drop_rows_after(tmp_path, 5)
     assert (tmp_path / folder.METRICS).read_text() == json.dumps(ROW) + "\n"
 
@@ -174,7 +174,7 @@ def test_an_invalid_row_is_left_out_and_said_once(tmp_path: Path, kind: str) -> 
 def test_lines_without_end_and_depth_are_left_out(tmp_path: Path) -> None:
     lines = [b"[" * 100_000, b"\xff\xfe", b'{"i": 1' + b"1" * 200_000 + b"}", json.dumps(ROW).encode()]
     (tmp_path / folder.METRICS).write_bytes(b"\n".join(lines) + b"\n")
-    with pytest.warns(ReverieWarning, match="3 of the rows"):
+    with pytest.warns(ReverieWarning, match="3 rows"):
         assert folder.read_metrics(tmp_path) == [ROW]
 
 
@@ -210,14 +210,14 @@ def test_an_invalid_checkpoint_falls_back_to_the_one_before(begun_run: Path, tmp
     run = Path(shutil.copytree(begun_run, tmp_path / "run"))
     newest, before = checkpoints.existing(run)
     if kind in FACTS:
-        change, said = FACTS[kind]
+        change, message = FACTS[kind]
         forged(newest, lambda tensors, facts: facts["now"].update(change))
     else:
-        spoil, said = STATES[kind]
+        spoil, message = STATES[kind]
         forged(newest, lambda tensors, facts: _all(tensors, spoil))
-    told = list(api.begin(resume=run).introduction())
-    assert said in told[0] and "checkpoint before" in told[0]
-    assert f"resuming at step {int(before.stem)}" in told
+    reported = list(api.begin(resume=run).introduction())
+    assert message in reported[0] and "checkpoint before" in reported[0]
+    assert f"resuming at step {int(before.stem)}" in reported
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +245,7 @@ def test_too_little_memory_is_a_sentence(command, spiral_run: Run, monkeypatch: 
     """The allocator of torch itself refuses here, with its own error."""
     monkeypatch.setattr(Run, "batch_size", lambda self: torch.empty(2**55))
     code, _, err = command("sample", spiral_run.path, "--out", "x.npy")
-    assert code == 2 and err.count("\n") == 1 and "not enough memory" in err
+    assert code == 2 and err.count("\n") == 1 and "memory" in err
 
 
 @pytest.mark.parametrize(

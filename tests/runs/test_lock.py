@@ -35,7 +35,7 @@ def test_one_holds_it_until_it_is_released_or_forgotten(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_one_that_is_not_at_work_gives_way_within_a_program(tmp_path: Path) -> None:
+def test_a_lock_that_was_not_entered_is_replaced_within_a_program(tmp_path: Path) -> None:
     first = Lock(tmp_path / "run")
     second = Lock(tmp_path / "run")
     assert second.held and not first.held

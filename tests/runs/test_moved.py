@@ -51,7 +51,7 @@ def moved(photos: Path) -> Path:
 QUICK = ("--quick", "-n", 6, "--steps", 2, "--features", "pixels")
 
 
-def test_data_that_moved_are_told_of_once(command, run: Path, photos: Path, tmp_path: Path) -> None:
+def test_data_that_moved_are_reported_of_once(command, run: Path, photos: Path, tmp_path: Path) -> None:
     place = moved(photos)
     code, out, err = command("evaluate", run, *QUICK, "--out", tmp_path / "report.html")
     why = f"the data of the run are not at {photos}; if they have moved, add --data PATH"
@@ -65,7 +65,7 @@ def test_data_that_moved_are_told_of_once(command, run: Path, photos: Path, tmp_
     assert api.evaluate(run, 6, quick=True, steps=2, features="pixels", data=place)["kid"] == found["kid"]
 
 
-def test_training_goes_on_with_data_that_moved_and_remembers_where(command, run: Path, photos: Path) -> None:
+def test_training_resumes_with_data_that_moved_and_remembers_where(command, run: Path, photos: Path) -> None:
     place = moved(photos)
     code, _, err = command("train", "--resume", run, "--extend", "--steps", 2)
     assert code == 2 and f"not at {photos}" in err and "--data PATH" in err
@@ -93,7 +93,7 @@ def test_other_data_are_refused_with_both_counts(command, run: Path, photos: Pat
     assert (run / "config.toml").read_bytes() == before
 
 
-def test_data_belong_to_a_run_that_goes_on(command, run: Path, photos: Path, tmp_path: Path) -> None:
+def test_data_belong_to_a_run_that_resumes(command, run: Path, photos: Path, tmp_path: Path) -> None:
     for words in (("--data", photos), (photos, "--resume", run, "--data", photos)):
         code, _, err = command("train", *words, "--out", tmp_path / "new") if words[0] == "--data" else command("train", *words)
         assert code == 2 and "--data goes with --resume RUN alone" in err

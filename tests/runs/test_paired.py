@@ -1,4 +1,4 @@
-"""A model that is told an image and a number of each datum draws by them."""
+"""Samples of a model conditioned on an image and a number of each datum."""
 
 from __future__ import annotations
 

@@ -46,8 +46,8 @@ class Echo(Denoiser):
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         assert cond is not None
-        said = cond[:, :1].nan_to_num(7.0) if cond.is_floating_point() else cond[:, None].float()
-        return Pair(said, said)
+        named = cond[:, :1].nan_to_num(7.0) if cond.is_floating_point() else cond[:, None].float()
+        return Pair(named, named)
 
 
 def test_conditions_as_tensors() -> None:
@@ -106,8 +106,8 @@ def test_prompts_steer_and_seeds_stay(captioned_run: Run) -> None:
     assert three.labels == ["a thick seven"] * 3
     np.testing.assert_allclose(run.sample(1, first=2, prompt="a thick seven", **QUICK).x[0], three.x[2], atol=1e-5)
     assert np.abs(run.sample(3, prompt="a thin one", guidance=3.0, **QUICK).x - three.x).max() > 1e-3
-    nothing_said = run.sample(3, guidance=0.0, **QUICK).x
-    np.testing.assert_allclose(run.sample(3, prompt="", **QUICK).x, nothing_said, atol=1e-6)
+    unconditional = run.sample(3, guidance=0.0, **QUICK).x
+    np.testing.assert_allclose(run.sample(3, prompt="", **QUICK).x, unconditional, atol=1e-6)
     avoided = run.sample(3, prompt="a thin one", negative_prompt="thick", **QUICK).x
     assert np.abs(avoided - run.sample(3, prompt="a thin one", guidance=2.0, **QUICK).x).max() > 1e-4
 
@@ -129,18 +129,18 @@ def test_any_prompt_gives_a_picture(captioned_run: Run, prompt: str) -> None:
 
 
 def test_unknown_words_of_a_prompt_are_named(captioned_run: Run) -> None:
-    with pytest.warns(ReverieWarning) as told:
+    with pytest.warns(ReverieWarning) as reported:
         captioned_run.sample(1, prompt="a thick zebra, quux seven", **QUICK)
-    (said,) = {str(warning.message) for warning in told if "at most once" in str(warning.message)}
-    assert "zebra" in said and "quux" in said and "thick" not in said and "seven" not in said
+    (named,) = {str(warning.message) for warning in reported if "at most once" in str(warning.message)}
+    assert "zebra" in named and "quux" in named and "thick" not in named and "seven" not in named
 
 
-def test_a_prompt_that_is_cut_is_told(captioned_run: Run) -> None:
+def test_a_prompt_that_is_cut_is_reported(captioned_run: Run) -> None:
     with pytest.warns(ReverieWarning, match="longer than"):
         captioned_run.sample(1, prompt="seven " * 100, **QUICK)
 
 
-def test_what_cannot_be_asked_is_refused_in_a_sentence(captioned_run: Run, digits_run: Run) -> None:
+def test_what_cannot_be_requested_is_refused_in_a_sentence(captioned_run: Run, digits_run: Run) -> None:
     for run, options, words in (
         (captioned_run, {"label": "seven"}, "--prompt"),
         (captioned_run, {"condition": "angle=1"}, "trained without numbers"),
@@ -162,7 +162,7 @@ def test_steering_takes_prompts(captioned_run: Run) -> None:
     assert len(reverie.illusion(run, "identity,rotate180", None, 1, **QUICK)) == 1
 
 
-def test_a_captioned_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
+def test_a_captioned_training_resumes_bit_for_bit(tmp_path: Path) -> None:
     images = np.random.default_rng(0).integers(0, 255, (60, 8, 8)).astype(np.uint8)
     data = images, [f"image {k} of {k % 7} and {k % 5}" for k in range(60)]
     options = {"network": TINY, "batch": 16, "seed": 3, "steps": 12, "labels": "captions"}
@@ -176,8 +176,19 @@ def test_a_captioned_training_goes_on_bit_for_bit(tmp_path: Path) -> None:
 
 
 def test_prompts_on_the_command_line(captioned_run: Run, command: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    asked = ("sample", captioned_run.path, "-n", 2, "--steps", 3, "--prompt", "a thin seven", "--negative-prompt", "slanted")
-    assert command(*asked, "--out", tmp_path / "x.png", "-q") == (0, "", "")
+    requested = (
+        "sample",
+        captioned_run.path,
+        "-n",
+        2,
+        "--steps",
+        3,
+        "--prompt",
+        "a thin seven",
+        "--negative-prompt",
+        "slanted",
+    )
+    assert command(*requested, "--out", tmp_path / "x.png", "-q") == (0, "", "")
     assert command("sample", captioned_run.path, "-n", 2, "--steps", 3, "--out", tmp_path / "y.png", "-q") == (0, "", "")
     code, _, err = command("sample", captioned_run.path, "--label", "7", "--out", tmp_path / "z.png", "-q")
     assert code == 2

@@ -49,7 +49,7 @@ def test_a_run_without_a_record_samples_as_its_version_did(old: Path, later: Non
     assert run.record is not None and run.record.source == "version" and run.explain_sampling({}).endswith("made the run")
 
 
-def test_versions_are_told_apart_by_their_tables(old: Path) -> None:
+def test_versions_are_reported_apart_by_their_tables(old: Path) -> None:
     wanted = {"grey": ("dpm++sde", 12, "uniform"), "colour": ("ddpm", 40, "uniform"), "points": ("dpm++2m", 20, "uniform")}
     first = ("ddim", 50, "uniform") if old.name == "points" else ("ddpm", 40, "uniform")
     for without, choice in (({"clusters": None}, wanted[old.name]), ({"clusters": None, "examples": None}, first)):
@@ -80,8 +80,8 @@ def test_other_options_still_decide(old: Path) -> None:
 def test_newer_defaults_are_offered_in_a_line(
     old: Path, later: None, command: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
-    code, _, said = command("sample", old, "-n", 2, "--out", tmp_path / "x.npy")
-    assert code == 0 and "--sampler heun --steps 3 --grid trailing" in said
+    code, _, message = command("sample", old, "-n", 2, "--out", tmp_path / "x.npy")
+    assert code == 0 and "--sampler heun --steps 3 --grid trailing" in message
     assert "heun" not in command("sample", old, "-n", 2, "--steps", 4, "--out", tmp_path / "y.npy")[2]
 
 

@@ -45,7 +45,7 @@ def test_batches_make_one_file_or_folder(labels: bool, tmp_path: Path) -> None:
         assert files[-1].read_text() == images[-1].read_text() and files[-1].read_text().split()[-1] == "10,10"
 
 
-def test_a_failure_on_the_way_leaves_no_array(tmp_path: Path) -> None:
+def test_a_failure_leaves_no_array(tmp_path: Path) -> None:
     def failing():
         yield halves(11, True)[0]
         raise RuntimeError
@@ -58,14 +58,14 @@ def test_a_failure_on_the_way_leaves_no_array(tmp_path: Path) -> None:
 def test_the_samples_are_the_same_in_batches_of_any_size(patterns_run: Run, monkeypatch, tmp_path: Path) -> None:
     whole = patterns_run.sample(25, steps=5, seed=3, sampler="ddpm")
     monkeypatch.setattr(run_module, "BATCH_VALUES", 14)
-    told: list[tuple[str, int, int]] = []
+    reported: list[tuple[str, int, int]] = []
     options = {"steps": 5, "seed": 3, "sampler": "ddpm"}
-    api.sample_to(patterns_run, 25, tmp_path / "x.npy", on_progress=lambda *now: told.append(now), **options)
+    api.sample_to(patterns_run, 25, tmp_path / "x.npy", on_progress=lambda *now: reported.append(now), **options)
     np.testing.assert_allclose(np.load(tmp_path / "x.npy"), whole.x, atol=1e-5)
     labels = [line.split(",")[1] for line in (tmp_path / "x.labels.csv").read_text().split()[1:]]
     assert labels == whole.labels
-    assert [done for _, done, _ in told[4::5]] == [7, 14, 21, 25]  # images, not evaluations
-    assert told == sorted(told) and {(what, of) for what, _, of in told} == {("sampling", 25)}
+    assert [done for _, done, _ in reported[4::5]] == [7, 14, 21, 25]  # images, not evaluations
+    assert reported == sorted(reported) and {(what, of) for what, _, of in reported} == {("sampling", 25)}
 
 
 MEMORY = """
@@ -137,7 +137,7 @@ def test_sheets_and_films_say_their_labels(tmp_path: Path) -> None:
     assert named.shape[0] > first.shape[0] + 20
 
 
-def test_labels_are_said_where_all_are_asked_for(patterns_run: Run) -> None:
+def test_labels_are_reported_where_all_are_requested(patterns_run: Run) -> None:
     assert patterns_run.sample(3, steps=2, label="all").titles == list(patterns_run.config.data.labels[:3])
     assert patterns_run.sample(3, steps=2).titles is None and patterns_run.sample(3, steps=2).labels is not None
     assert patterns_run.sample(3, steps=2, label="all", film=True).titles is not None
@@ -170,8 +170,8 @@ def test_an_interrupt_says_what_was_kept(command, spiral_run: Run, patterns_run:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Run, "decode_final", stop)
-    code, said, err = command("sample", patterns_run.path, "-n", 3, "--steps", 2, "--out", f"{tmp_path}/{out}")
-    assert code == 130 and said == "" and "interrupted; " in err
+    code, message, err = command("sample", patterns_run.path, "-n", 3, "--steps", 2, "--out", f"{tmp_path}/{out}")
+    assert code == 130 and message == "" and "interrupted; " in err
     assert not [p for p in tmp_path.rglob("*") if p.is_file()]
 
 
@@ -210,7 +210,7 @@ def test_files_of_others_in_a_folder_are_neither_replaced_nor_removed(name: str,
     assert (tmp_path / "notes.txt").read_text() == "precious" and len(listed(tmp_path)) == 5
 
 
-def test_samples_in_a_folder_are_replaced_when_asked_and_none_is_left_over(tmp_path: Path) -> None:
+def test_samples_in_a_folder_are_replaced_when_requested_and_none_is_left_over(tmp_path: Path) -> None:
     images(12, labels=True).save(f"{tmp_path}/x/")
     before = listed(tmp_path / "x")
     with pytest.raises(UserError, match=r"contains samples .* --overwrite"):
@@ -272,7 +272,7 @@ def test_what_an_earlier_interrupt_kept_stays(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("out", ["x/", "points/", "x.npy", "x.png", "x.gif", "x.mp4"])
-def test_a_full_disk_leaves_nothing_and_is_said_in_one_sentence(out: str, tmp_path: Path, capfd) -> None:
+def test_a_full_disk_leaves_nothing_and_is_reported_in_one_sentence(out: str, tmp_path: Path, capfd) -> None:
     noise = np.random.default_rng(0).random((8, 40, 40, 3)).astype(np.float32)
     made = Samples(noise, film=[(k / 10, noise, noise) for k in range(10)])
     if out == "points/":
@@ -337,5 +337,9 @@ def test_classes_in_turn_stand_in_columns(count: int, classes: int, across: int)
 def test_an_image_file_of_another_kind_is_refused_with_the_kinds_there_are(digits_run: Run, tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         api.sample_to(digits_run, 1, tmp_path / "x.jpg")
-    said = str(refused.value)
-    assert all(ending in said for ending in (".png", ".gif", ".mp4", ".npy")) and ".txt" not in said and ".csv" not in said
+    message = str(refused.value)
+    assert (
+        all(ending in message for ending in (".png", ".gif", ".mp4", ".npy"))
+        and ".txt" not in message
+        and ".csv" not in message
+    )

@@ -1,4 +1,4 @@
-"""Samples by several processes: the same images, merged in order, and gone on with after an end."""
+"""Sampling with several processes: the same images in order, and resumed after an interruption."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_two_processes_draw_what_one_draws_and_measure_the_same(digits_run: Run) -> None:
     run, n = digits_run, 2048 * 2 + 300  # three batches, in two rounds
     alone = run.sample(n, **OPTIONS)
-    told = list[tuple[str, int, int]]()
+    reported = list[tuple[str, int, int]]()
     train, held = find_data(run, n)
     with distributed_run(run, 2) as shared:
-        together = shared.sample(n, on_progress=lambda *now: told.append(now), **OPTIONS)
+        together = shared.sample(n, on_progress=lambda *now: reported.append(now), **OPTIONS)
         np.testing.assert_array_equal(together.x, alone.x)
         assert together.labels == alone.labels
-        assert told == sorted(told) and told[-1] == ("sampling", n, n)
+        assert reported == sorted(reported) and reported[-1] == ("sampling", n, n)
         with pytest.raises(UserError, match="nonsense"):
             shared.sample(3, label="nonsense", steps=2)
         assert isinstance(shared, DistributedRun) and shared.team is not None
@@ -63,9 +63,7 @@ def test_two_processes_draw_what_one_draws_and_measure_the_same(digits_run: Run)
     assert one["kid"] == two["kid"] and one["frechet"] == two["frechet"] and one["frechet_all"] == two["frechet_all"]
 
 
-def test_a_folder_is_gone_on_with(
-    digits_run: Run, small_batches: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_folder_is_resumed(digits_run: Run, small_batches: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     run, draw, drawn = digits_run, Run.decode_final, list[int]()
     whole = api.sample_to(run, 30, tmp_path / "whole", **OPTIONS)
     assert len(whole) == 31 and whole[-1].name == "labels.csv" and whole[29].name == "29.png"
@@ -84,12 +82,12 @@ def test_a_folder_is_gone_on_with(
     (tmp_path / "cut" / "03.png").write_bytes(whole_image[:-20])  # as a failing power might leave it
     (tmp_path / "cut" / ".04-a_cdefg8.png").write_bytes(whole_image[:-20])
     Image.new("L", (3, 3)).save(tmp_path / "cut" / "05.png")
-    said = list[str]()
+    message = list[str]()
     with pytest.raises(UserError, match="contains samples"):  # others are not
         api.sample_to(run, 30, tmp_path / "cut", **{**OPTIONS, "seed": 6})
     drawn[:] = [0] * 3
-    api.sample_to(run, 30, tmp_path / "cut", say=said.append, **OPTIONS)
-    assert len(drawn) == 3 + 3 and len(said) == 1 and f"14 of 30 images are in {tmp_path / 'cut'}" in said[0]
+    api.sample_to(run, 30, tmp_path / "cut", say=message.append, **OPTIONS)
+    assert len(drawn) == 3 + 3 and len(message) == 1 and f"14 of 30 images are in {tmp_path / 'cut'}" in message[0]
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
     api.sample_to(run, 30, tmp_path / "cut", **OPTIONS)
     assert len(drawn) == 6  # nothing was left to draw
@@ -146,7 +144,7 @@ def test_the_command_line_and_torchrun_draw_and_measure_the_same(digits_run: Run
 
 @pytest.mark.slow
 @pytest.mark.parametrize("victim", ["follower", "leader"])
-def test_after_a_kill_the_same_command_goes_on(digits_run: Run, victim: str, tmp_path: Path) -> None:
+def test_after_a_kill_the_same_command_resumes(digits_run: Run, victim: str, tmp_path: Path) -> None:
     words = ("sample", digits_run.path, "-n", 12_000, "--steps", 8, "--out")
     api.sample_to(digits_run, 12_000, tmp_path / "whole", steps=8)
     leader = subprocess.Popen(call(*words, tmp_path / "cut", "--processes", 2), stderr=subprocess.PIPE, text=True)
@@ -155,8 +153,8 @@ def test_after_a_kill_the_same_command_goes_on(digits_run: Run, victim: str, tmp
         time.sleep(0.02)
     others = subprocess.run(["pgrep", "-P", str(leader.pid)], capture_output=True, text=True, check=True).stdout.split()
     os.kill(leader.pid if victim == "leader" else int(others[0]), signal.SIGKILL)
-    said = leader.communicate(timeout=120)[1]
-    assert victim == "leader" or ("another of the 2 processes was lost" in said and "resume" in said)
+    message = leader.communicate(timeout=120)[1]
+    assert victim == "leader" or ("another of the 2 processes was lost" in message and "resume" in message)
     assert 4100 < len(contents(tmp_path / "cut")) < 12_000
     done = subprocess.run(call(*words, tmp_path / "cut", "--processes", 2), capture_output=True, text=True, check=False)
     assert done.returncode == 0 and "images are in" in done.stderr and "are kept" in done.stderr

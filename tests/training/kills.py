@@ -155,9 +155,9 @@ def forked(work: Callable[[], Any]) -> tuple[int, Any]:
             os._exit(code)
     os.close(write)
     with os.fdopen(read) as file:
-        said = file.read()
+        message = file.read()
     _, status = os.waitpid(child, 0)
-    return status, json.loads(said) if said else None
+    return status, json.loads(message) if message else None
 
 
 def all_of_it(begin: Begin, place: Path, run: Path, kill: int | None = None) -> list[str]:
@@ -168,13 +168,13 @@ def all_of_it(begin: Begin, place: Path, run: Path, kill: int | None = None) -> 
 
 
 def resumed(begin: Begin, place: Path, run: Path) -> str:
-    """Resume what was killed, or begin again where the refusal says so; return which."""
+    """Resume what was killed, or start again if that is refused; return which."""
     try:
         list(api.begin(resume=run))
     except UserError as error:
         if is_finished(run):
             return "was finished"
-        if not any(said in str(error) for said in ("there is no run", "is not a run", "train it again")):
+        if not any(message in str(error) for message in ("there is no run", "is not a run", "train it again")):
             raise
         list(begin(place, run))
         return "begun again"
@@ -193,7 +193,7 @@ def end_of(run: Path) -> dict[str, Any]:
 
 
 def same(a: dict[str, Any], b: dict[str, Any]) -> bool:
-    """Tell whether two runs came to the same, bit for bit."""
+    """Return whether two runs have equal weights, bit for bit."""
     first, second = a["weights"], b["weights"]
     alike = first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
     return alike and a["rows"] == b["rows"]

@@ -1,4 +1,4 @@
-"""An early state of a training is kept, and samples are led away from it as far as gives them the detail of the data."""
+"""Autoguidance: the weak model is stored, and the scale gives samples the detail of the data."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_the_scale_gives_the_detail_of_the_data(run: Run) -> None:
     assert plain < SHARP and abs(guided - 1) < 0.6 * abs(plain - 1)
 
 
-def test_steering_is_not_led_away_unless_asked(run: Run) -> None:
+def test_steering_is_not_led_away_unless_requested(run: Run) -> None:
     image = run.sample(1, seed=2).x[0]
     usual, plain, led = (
         reverie.edit(run, image, 0.5, **given).x for given in ({}, {"autoguidance": 1.0}, {"autoguidance": 2.0})
@@ -108,7 +108,7 @@ def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
     assert choose_autoguidance(load(tmp_path / "run"), data, FEWEST) == 1
 
 
-def test_models_that_are_told_nothing_are_led_farther(tmp_path: Path) -> None:
+def test_models_that_are_reported_nothing_are_led_farther(tmp_path: Path) -> None:
     blind = reverie.train("digits8", tmp_path / "blind", steps=2, network=TINY, batch=32, clusters=0, labels="none")
     assert autoguide.minimum_guidance(blind) == autoguide.LEAST_UNCONDITIONAL > LEAST_GUIDED
 
@@ -124,5 +124,5 @@ def test_no_more_scales_are_tried_when_it_is_late() -> None:
     assert tried == list(TRIED[:2])
 
 
-def test_the_verdict_tells_the_scale(run: Run) -> None:
+def test_the_verdict_names_the_scale(run: Run) -> None:
     assert f"with autoguidance {run.autoguidance:g}" in verdict(run).lines[1]

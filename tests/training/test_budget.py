@@ -49,8 +49,8 @@ class Time:
 
 
 @dataclass
-class Told:
-    """A budget by a clock of the test, and what it said."""
+class RecordedBudget:
+    """A budget with a fake clock, and its messages and stages."""
 
     budget: Budget
     time: Time
@@ -59,15 +59,15 @@ class Told:
 
 
 @pytest.fixture
-def told() -> Told:
+def recorded() -> RecordedBudget:
     now, lines, stages = Time(), list[str](), list[tuple[str, int, int]]()
     budget = Budget(now, now, lines.append)
     budget.on_stage = lambda name, done, of, left: stages.append((name, done, of))
-    return Told(budget, now, lines, stages)
+    return RecordedBudget(budget, now, lines, stages)
 
 
-def test_a_stage_has_what_is_not_kept_back_for_later_ones(told: Told) -> None:
-    budget, now = told.budget, told.time
+def test_a_stage_has_what_is_not_kept_back_for_later_ones(recorded: RecordedBudget) -> None:
+    budget, now = recorded.budget, recorded.time
     assert budget.free == math.inf and budget.has_time_for("film", 1e9)
     now.now += 5
     budget.limit(60)
@@ -81,12 +81,14 @@ def test_a_stage_has_what_is_not_kept_back_for_later_ones(told: Told) -> None:
         assert stage.left == pytest.approx(13 * 10 / 15)  # what is left is shared out by the estimates
         now.now += 100
         assert stage.left < 0
-    assert budget.free == -92 and not budget.has_time_for("film", 5) and "film" in told.lines[0] and "5 s" in told.lines[0]
-    assert told.stages == [("choice", 0, 2)] and budget.reserved == 0
+    assert (
+        budget.free == -92 and not budget.has_time_for("film", 5) and "film" in recorded.lines[0] and "5 s" in recorded.lines[0]
+    )
+    assert recorded.stages == [("choice", 0, 2)] and budget.reserved == 0
 
 
-def test_a_short_stage_is_not_left_out_because_another_one_was_long(told: Told) -> None:
-    budget, now = told.budget, told.time
+def test_a_short_stage_is_not_left_out_because_another_one_was_long(recorded: RecordedBudget) -> None:
+    budget, now = recorded.budget, recorded.time
     budget.limit(60)
     for stage, seconds in (("check", 1), ("preview", 1), ("choice", 7), ("film", 3)):
         budget.reserve(stage, seconds)
@@ -103,12 +105,12 @@ def test_a_short_stage_is_not_left_out_because_another_one_was_long(told: Told) 
         assert 5 < stage.left < 7
 
 
-def test_a_part_has_its_share_of_what_is_left(told: Told) -> None:
-    told.budget.limit(90)
-    told.time.now += 30
-    part = told.budget.sub_budget(1 / 3)
-    told.time.now += 5
-    assert part.left == 15 and part.clock is told.budget.clock
+def test_a_part_has_its_share_of_what_is_left(recorded: RecordedBudget) -> None:
+    recorded.budget.limit(90)
+    recorded.time.now += 30
+    part = recorded.budget.sub_budget(1 / 3)
+    recorded.time.now += 5
+    assert part.left == 15 and part.clock is recorded.budget.clock
 
 
 def test_by_processor_time_the_wall_does_not_count() -> None:
@@ -120,8 +122,8 @@ def test_by_processor_time_the_wall_does_not_count() -> None:
     assert budget.left == 7
 
 
-def test_steps_get_what_other_stages_leave(told: Told) -> None:
-    budget, now = told.budget, told.time
+def test_steps_get_what_other_stages_leave(recorded: RecordedBudget) -> None:
+    budget, now = recorded.budget, recorded.time
     now.now += 20  # reading
     budget.limit(60)
     budget.reserve("end", 10)
@@ -137,10 +139,10 @@ def test_steps_get_what_other_stages_leave(told: Told) -> None:
     assert steps.fraction(steps.seconds) == 1
 
 
-def test_some_steps_are_made_however_long_the_data_took(told: Told) -> None:
-    told.time.now += 300
-    told.budget.limit(60)
-    steps = StepClock(told.budget, 0.0)
+def test_some_steps_are_made_however_long_the_data_took(recorded: RecordedBudget) -> None:
+    recorded.time.now += 300
+    recorded.budget.limit(60)
+    steps = StepClock(recorded.budget, 0.0)
     assert steps.limit == loop.LEAST * 60 and steps.fraction(0.0) == 0
 
 
@@ -148,20 +150,20 @@ SLOW = {"reading": 12.0, "clusters": 6.0, "preview": 1.5, "film": 2.0}
 
 
 @pytest.fixture
-def slow(told: Told, monkeypatch: pytest.MonkeyPatch) -> Told:
+def slow(recorded: RecordedBudget, monkeypatch: pytest.MonkeyPatch) -> RecordedBudget:
     """Stages that take long by the clock of the test; what they do is what they always do."""
-    now = told.time
+    now = recorded.time
     monkeypatch.setattr("reverie.training.prepare.load_data", now.slow(load_data, SLOW["reading"]))
     monkeypatch.setattr(Diffusion, "begin", now.slow(Diffusion.begin, SLOW["clusters"]))
     monkeypatch.setattr(Previews, "take", now.slow(Previews.take, SLOW["preview"]))
     monkeypatch.setattr(Previews, "finish", now.slow(Previews.finish, SLOW["film"]))
     monkeypatch.setattr(loop, "make_step", now.slow(loop.make_step, 0.4))
     monkeypatch.setattr(loop, "CLOCK", 0.0)
-    return told
+    return recorded
 
 
 @pytest.mark.parametrize("clock", ["wall", "processor"])
-def test_the_whole_command_takes_its_minutes(clock: str, slow: Told, tmp_path: Path) -> None:
+def test_the_whole_command_takes_its_minutes(clock: str, slow: RecordedBudget, tmp_path: Path) -> None:
     begun = slow.time.now
     training = api.prepare("digits8", tmp_path / "run", minutes=1, clock=clock, network=TINY, budget=slow.budget)
     steps = list(training)
@@ -176,7 +178,9 @@ def test_the_whole_command_takes_its_minutes(clock: str, slow: Told, tmp_path: P
     assert load(tmp_path / "run").sample(1).x.shape == (1, 8, 8)
 
 
-def test_what_the_time_is_over_for_is_left_out_with_a_line(slow: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_time_is_over_for_is_left_out_with_a_line(
+    slow: RecordedBudget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("reverie.training.prepare.load_data", slow.time.slow(load_data, 55))
     training = api.prepare("digits8", tmp_path / "run", minutes=1, network=TINY, budget=slow.budget)
     *_, last = training
@@ -185,7 +189,7 @@ def test_what_the_time_is_over_for_is_left_out_with_a_line(slow: Told, tmp_path:
     assert load(tmp_path / "run").sample(1).x.shape == (1, 8, 8)
 
 
-def test_a_run_that_is_resumed_has_what_is_left_of_its_minutes(slow: Told, tmp_path: Path) -> None:
+def test_a_run_that_is_resumed_has_what_is_left_of_its_minutes(slow: RecordedBudget, tmp_path: Path) -> None:
     training = api.prepare("digits8", tmp_path / "run", minutes=1, network=TINY, budget=slow.budget)
     for step in training:
         if step.fraction > 0.5:
@@ -200,61 +204,61 @@ def test_a_run_that_is_resumed_has_what_is_left_of_its_minutes(slow: Told, tmp_p
 
 
 def test_both_stages_of_a_latent_training_share_the_minutes(
-    told: Told, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recorded: RecordedBudget, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now = told.time
+    now = recorded.time
     monkeypatch.setattr(loop, "make_step", now.slow(loop.make_step, 0.5))
     monkeypatch.setattr(Previews, "take", now.slow(Previews.take, 1.0))
     monkeypatch.setattr(Previews, "finish", now.slow(Previews.finish, 3.0))
     monkeypatch.setattr(loop, "CLOCK", 0.0)
     x = np.random.default_rng(0).integers(0, 255, (40, 3, 16, 16), dtype=np.uint8)
     begun = now.now
-    training = api.prepare(x, tmp_path / "run", minutes=1, latent_space=True, network=TINY, budget=told.budget)
+    training = api.prepare(x, tmp_path / "run", minutes=1, latent_space=True, network=TINY, budget=recorded.budget)
     stages: dict[str, float] = {}
     for step in training:
         stages[step.stage] = now.now - begun
     assert 10 < stages["autoencoder"] <= 22 and 50 < now.now - begun <= 60 + trainer.CURVES
 
 
-def test_finishing_has_a_bar_with_its_stages(capsys: pytest.CaptureFixture[str], told: Told) -> None:
+def test_finishing_has_a_bar_with_its_stages(capsys: pytest.CaptureFixture[str], recorded: RecordedBudget) -> None:
     step = Step(9, 1.0, 60.0, 2.0, 0.5, 0.1)
 
     def training() -> Any:
         yield step
-        told.budget.reserve("choice", 20)
-        told.budget.reserve("film", 5)
-        with told.budget.stage("choice"):
-            told.budget.notify("left out: something")
-        with told.budget.stage("film"):
+        recorded.budget.reserve("choice", 20)
+        recorded.budget.reserve("film", 5)
+        with recorded.budget.stage("choice"):
+            recorded.budget.notify("left out: something")
+        with recorded.budget.stage("film"):
             pass
 
-    assert Screen(False, False).follow_training(training(), told.budget) == step
+    assert Screen(False, False).follow_training(training(), recorded.budget) == step
     lines = capsys.readouterr().err
     assert "1/2: choice, 25 s left" in lines and "2/2: film, 5 s left" in lines and "left out: something" in lines
 
 
-def test_the_expectation_is_corrected_once_where_the_machine_is_busy(told: Told, tmp_path: Path) -> None:
+def test_the_expectation_is_corrected_once_where_the_machine_is_busy(recorded: RecordedBudget, tmp_path: Path) -> None:
     training = api.prepare("digits8", tmp_path / "run", minutes=1, network=TINY)
-    told.budget.limit(60)
+    recorded.budget.limit(60)
     busy = [Step(10 * k, k / 10, 6.0 * k, 1.6, 0.5, 0.1, waited=0.4) for k in range(1, 6)]
-    expected = Forecast(training.run.config, told.budget)
+    expected = Forecast(training.run.config, recorded.budget)
     lines = [line for step in busy if (line := expected.correction(step))]
     assert len(lines) == 1 and "40%" in lines[0] and "about 97 steps" in lines[0] and "1.6 steps/s" in lines[0]
-    quiet = Forecast(training.run.config, told.budget)
+    quiet = Forecast(training.run.config, recorded.budget)
     assert not any(quiet.correction(Step(10 * k, k / 10, 6.0 * k, 1.6, 0.5, 0.1, waited=0.05)) for k in range(1, 9))
     training.discard()
 
 
-def test_the_processor_time_of_a_command_is_what_was_asked_for(
+def test_the_processor_time_of_a_command_is_what_was_requested(
     command: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     command("list", "data")  # what is imported is there
     torch.manual_seed(0)
-    begun, asked = time.process_time(), 12.0
+    begun, requested = time.process_time(), 12.0
     code, *_ = command(
-        "train", "digits8", "--out", tmp_path / "run", "--minutes", asked / 60, "--clock", "processor", "--network", TINY
+        "train", "digits8", "--out", tmp_path / "run", "--minutes", requested / 60, "--clock", "processor", "--network", TINY
     )
-    assert code == 0 and time.process_time() - begun < 1.15 * asked + 4
+    assert code == 0 and time.process_time() - begun < 1.15 * requested + 4
     assert (tmp_path / "run" / "model.safetensors").is_file()
 
 
@@ -265,7 +269,7 @@ def teacher(digits_run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_distillation_trains_its_classifiers_within_a_fifth_of_the_time(
-    slow: Told, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slow: RecordedBudget, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = slow.time
     monkeypatch.setattr(lenet, "_step", now.slow(lenet._step, 0.05))
@@ -285,7 +289,7 @@ def test_distillation_trains_its_classifiers_within_a_fifth_of_the_time(
 
 
 def test_a_guided_teacher_draws_as_many_samples_as_there_is_time_for(
-    slow: Told, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    slow: RecordedBudget, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = slow.time
     monkeypatch.setattr(Run, "batch_size", lambda self: 32)

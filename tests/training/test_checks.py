@@ -84,9 +84,9 @@ def at_step(training: Training, i: int, act: Callable[[], None]) -> None:
     training.learner.average.update = hook  # type: ignore[method-assign]
 
 
-def assert_rescued(training: Training, step: int, said: str) -> None:
+def assert_rescued(training: Training, step: int, message: str) -> None:
     found = findings(training)
-    assert set(found) == {"rescue"} and found["rescue"].since == step and said in found["rescue"].what
+    assert set(found) == {"rescue"} and found["rescue"].since == step and message in found["rescue"].what
     rows = training.run.metrics()
     assert rows[-1]["i"] == 400 and training.learner.rescues == 1 and training.learner.is_finite()
     assert rows[-1]["held_out"] < rows[0]["held_out"]

@@ -1,4 +1,4 @@
-"""A run folder belongs to one training from the claim to the end, and only what is recognisably ours is swept away."""
+"""A run folder belongs to one training from the claim to the end, and only files of Reverie are removed."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_readers_refuse_what_is_no_file_of_the_run(command, run: Path, tmp_path:
     (run / place).unlink()
     put(run / place, kind, tmp_path)
     before = contents(tmp_path)
-    asked = {
+    requested = {
         "config.toml": ("train", "--config", run, "--out", tmp_path / "new"),
         "model.safetensors": ("train", "spiral", "--from", run, "--out", tmp_path / "new"),
         "metrics.jsonl": ("inspect", run),
@@ -124,7 +124,7 @@ def test_readers_refuse_what_is_no_file_of_the_run(command, run: Path, tmp_path:
             tmp_path / "x.npy",
         ),
     }
-    code, _, err = command(*asked[place])
+    code, _, err = command(*requested[place])
     assert code == 2 and err.startswith("error: ") and err.count("\n") == 1 and contents(tmp_path) == before
     if place != "classifier.safetensors":
         code, out, _ = command("runs", run, "--json")
@@ -244,7 +244,7 @@ def test_a_file_that_is_not_ours_is_never_removed(command, run: Path, name: str)
     assert command("train", "--resume", run, "--extend", "--steps", 1, "-q")[0] == 0 and (run / name).read_text() == "precious"
 
 
-def test_what_looks_like_a_run_without_its_configuration_is_not_ours(command, tmp_path: Path) -> None:
+def test_files_of_a_run_without_its_configuration_are_kept(command, tmp_path: Path) -> None:
     """A model of someone else's may be called model.safetensors as well."""
     (tmp_path / "hub").mkdir()
     (tmp_path / "hub" / "model.safetensors").write_text("precious")
@@ -271,10 +271,10 @@ def test_a_removal_that_is_cut_short_can_be_taken_up(run: Path, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("room", [100, 3000])
-def test_a_run_that_cannot_be_begun_leaves_nothing(tmp_path: Path, room: int) -> None:
+def test_a_run_that_cannot_be_begun_leaves_nothing(tmp_path: Path, free: int) -> None:
     """The disk is full at the configuration, or at the copy of the data."""
     x = np.random.default_rng(0).normal(size=(1000, 2)).astype(np.float32)
-    with pytest.raises(UserError, match="cannot write"), full_disk(room):
+    with pytest.raises(UserError, match="cannot write"), full_disk(free):
         api.begin(x, tmp_path / "deep" / "run", keep_data=True, steps=2)
     assert not list(tmp_path.iterdir())
 
@@ -297,12 +297,12 @@ def test_a_resumed_run_keeps_its_data_though_nothing_was_learned(run: Path, monk
 def test_a_signal_ends_a_training_with_its_code(command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: int) -> None:
     write = checkpoints.write
 
-    def asked(*given: Any, **named: Any) -> None:
+    def requested(*given: Any, **named: Any) -> None:
         write(*given, **named)
         monkeypatch.setattr(checkpoints, "write", write)
         os.kill(os.getpid(), by)
 
-    monkeypatch.setattr(checkpoints, "write", asked)
+    monkeypatch.setattr(checkpoints, "write", requested)
     code, _, err = command("train", "moons", "--out", tmp_path / "run", "--minutes", 5, "--points", 50)
     assert code == 128 + by and "stopped at step" in err and "Traceback" not in err
     assert checkpoints.existing(tmp_path / "run") and not (tmp_path / "run" / ".lock").exists()

@@ -1,4 +1,4 @@
-"""Distillation: the distance students are taught by, and a student as a run like others."""
+"""Distillation: the energy distance of its loss, and students as runs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_samples_that_drift_become_the_data() -> None:
     assert float((a.abs() - 1).abs().mean()) < 0.1
 
 
-def test_edges_tell_blurred_images_from_sharp_ones() -> None:
+def test_edges_separate_blurred_from_sharp_images() -> None:
     """A step from -1 to 1 and a ramp have the same differences in sum, and others in each part of the image."""
     z = torch.full((2, 1, 8, 8), -1.0)
     z[0, ..., 4:] = 1.0
@@ -84,7 +84,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 def test_a_student_is_a_run_that_draws_in_two_evaluations(teacher: Run, tmp_path: Path) -> None:
-    """It has its own defaults, no early state, the teacher's labels, and draws in as many steps as asked for."""
+    """It has its own defaults, no early state, the teacher's labels, and samples in the requested number of steps."""
     run = reverie.distil(teacher.path, tmp_path / "fast", steps=25, progress=False)
     again = reverie.load(run.path)
     assert again.distilled and again.chosen_sampling({}) == ("ddpm", 2, "trailing:last=0.5") and again.autoguidance == 1
@@ -105,7 +105,7 @@ def test_a_student_is_a_run_that_draws_in_two_evaluations(teacher: Run, tmp_path
         check_teacher(again, 1.0)
 
 
-def test_a_student_goes_on_bit_for_bit(teacher: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_student_resumes_bit_for_bit(teacher: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Interrupted and resumed it has the weights of one that was not; guidance is folded in by the same samples."""
     options: dict[str, Any] = {"steps": 8, "guidance": 1.5, "batch": 32}
     monkeypatch.setattr("reverie.training.distil.DRAWN", 128)

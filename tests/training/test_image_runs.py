@@ -163,7 +163,7 @@ def test_a_report_leaves_out_what_is_no_number(wrong: dict[str, Any]) -> None:
         assert isinstance(read_row(read_json(json.dumps(row))), StepRow) and set(wrong).isdisjoint(row)
 
 
-def test_inspect_tells_size_cost_and_error(command, digits_run: Run, tmp_path: Path) -> None:
+def test_inspect_reports_size_cost_and_error(command, digits_run: Run, tmp_path: Path) -> None:
     found = json.loads(command("inspect", digits_run.path, "--json")[1])
     assert found["operations"] == digits_run.model.operations() > 10_000 and len(found["held_out_noise_error_by_noise"]) == 4
     code, out, _ = command("inspect", "digits8", "--out", tmp_path / "sheet.png")

@@ -1,4 +1,4 @@
-"""Runs that are trained for the likelihood: what is said of them is the whole bound, and nothing is said that is not so."""
+"""Runs trained for the likelihood: their metrics, verdicts, checks and files."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_a_learned_schedule_has_no_autoguidance(digits: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "said"),
+    ("data", "options", "message"),
     [
         ("digits8", {"target": "eps"}, "the target 'eps' divides by alpha.*train 'v'"),
         ("moons", {"target": "score"}, "the target 'score' divides by alpha.*learned schedule"),
@@ -168,10 +168,10 @@ def test_a_learned_schedule_has_no_autoguidance(digits: Run) -> None:
         ("digits8", {"family": "gaussian"}, "the family gaussian has no option 'purpose'.*diffusion"),
     ],
 )
-def test_what_does_not_go_with_the_likelihood_is_refused(data: str, options: dict, said: str, tmp_path: Path) -> None:
+def test_what_does_not_go_with_the_likelihood_is_refused(data: str, options: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         api.begin(data, tmp_path / "run", steps=1, **{"purpose": "likelihood", **options})
-    assert said in str(refused.value) and "\n" not in str(refused.value) and not (tmp_path / "run").exists()
+    assert message in str(refused.value) and "\n" not in str(refused.value) and not (tmp_path / "run").exists()
 
 
 def test_images_of_more_bits_are_converted_to_8_with_a_note(tmp_path: Path) -> None:

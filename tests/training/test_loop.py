@@ -113,7 +113,7 @@ def test_times_and_noise_are_independent(spiral_run: Run, times: str) -> None:
     family = spiral_run.config.family.model_copy(update={"times": times})
     model = build_model(spiral_run.config.model_copy(update={"family": family}))
     drawn: list[tuple[torch.Tensor, torch.Tensor]] = []
-    model.loss_at = lambda truth, t, cond, told: drawn.append((t, truth.eps.square().sum(1))) or t  # type: ignore[method-assign]
+    model.loss_at = lambda truth, t, cond, reported: drawn.append((t, truth.eps.square().sum(1))) or t  # type: ignore[method-assign]
     x = torch.zeros(512, 2)
     for seed in range(300):
         model.loss(x, None, seed)

@@ -84,10 +84,10 @@ def test_weights_of_several_adapters_add_up(base: Run, adapted: Run) -> None:
 
 
 @pytest.mark.slow
-def test_a_stopped_adapter_goes_on_as_if_it_had_not_been(base: Run, tmp_path: Path) -> None:
-    told: dict[str, Any] = {"start_from": base.path, "lora": 2, "steps": 4, **SHORT}
-    whole = reverie.train(images(1), tmp_path / "whole", keep_data=True, **told)
-    training = reverie.api.begin(images(1), tmp_path / "stopped", keep_data=True, **told)
+def test_a_stopped_adapter_resumes_as_if_it_had_not_been(base: Run, tmp_path: Path) -> None:
+    reported: dict[str, Any] = {"start_from": base.path, "lora": 2, "steps": 4, **SHORT}
+    whole = reverie.train(images(1), tmp_path / "whole", keep_data=True, **reported)
+    training = reverie.api.begin(images(1), tmp_path / "stopped", keep_data=True, **reported)
     for step in training:
         if step.i >= 2:
             break

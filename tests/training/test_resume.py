@@ -1,4 +1,4 @@
-"""Going on after anything: the final weights are those of a run that was never stopped, bit for bit."""
+"""Resuming: the final weights equal those of an uninterrupted run, bit for bit."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_data_that_changed_are_refused(tmp_path: Path) -> None:
         api.begin(resume=tmp_path / "run")
 
 
-def test_a_finished_run_goes_on_only_when_extended(tmp_path: Path, command) -> None:
+def test_a_finished_run_resumes_only_when_extended(tmp_path: Path, command) -> None:
     run = tmp_path / "run"
     reverie.train("moons", run, points=300, steps=50)
     code, _, err = command("train", "--resume", run)
@@ -214,15 +214,15 @@ def begun(tmp_path: Path, reports: int = 3) -> Path:
     return run
 
 
-def test_a_torn_checkpoint_is_told_and_the_one_before_used(tmp_path: Path) -> None:
+def test_a_torn_checkpoint_is_reported_and_the_one_before_used(tmp_path: Path) -> None:
     run = begun(tmp_path)
     newest, before = checkpoints.existing(run)
     content = newest.read_bytes()
     for torn in (content[: len(content) // 2], content[:-8] + b"\1" * 8, b"", content[:100]):
         newest.write_bytes(torn)
         training = api.begin(resume=run)
-        told = list(training.introduction())
-        assert "checkpoint before" in told[0] and f"resuming at step {int(before.stem)}" in told
+        reported = list(training.introduction())
+        assert "checkpoint before" in reported[0] and f"resuming at step {int(before.stem)}" in reported
     before.write_bytes(b"nothing")
     with pytest.raises(UserError, match=r"no checkpoint of .* can be used"):
         api.begin(resume=run)
@@ -236,8 +236,8 @@ def rewritten(path: Path, change) -> None:
         facts = json.loads(file.metadata()["facts"])
     tensors = load_file(path)
     change(tensors, facts)
-    said = json.dumps(facts)
-    save_file(tensors, path, {"facts": said, "checksum": checksum(tensors, said)})
+    message = json.dumps(facts)
+    save_file(tensors, path, {"facts": message, "checksum": checksum(tensors, message)})
 
 
 HOSTILE = {
@@ -255,10 +255,10 @@ HOSTILE = {
 @pytest.mark.parametrize("kind", list(HOSTILE))
 def test_a_hostile_checkpoint_is_refused(tmp_path: Path, kind: str) -> None:
     run = begun(tmp_path)
-    change, said = HOSTILE[kind]
+    change, message = HOSTILE[kind]
     for path in checkpoints.existing(run):
         rewritten(path, change)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         api.begin(resume=run)
 
 
@@ -316,7 +316,7 @@ main()
     assert done.returncode == 2 and len(errors) == 1 and "Traceback" not in done.stderr, done.stderr
     assert "cannot write" in errors[0]
     assert {p.name: p.read_bytes() for p in checkpoints.existing(run)} == kept
-    reverie.train(resume=run)  # and with room again it goes on
+    reverie.train(resume=run)  # with free space again, it resumes
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -44,7 +44,7 @@ class Exact(Denoiser):
         self.schedule, self.variance = schedule, std**2
         self.place = torch.nn.Parameter(torch.zeros(1), requires_grad=False)  # which says where it is
 
-    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None, told: Tensor | None = None) -> Pair:
+    def forward(self, x: Tensor, t: Time, cond: Tensor | None = None, reported: Tensor | None = None) -> Pair:
         alpha, sigma = (expand(c, x) for c in self.schedule(t))
         x0 = alpha * self.variance / (alpha**2 * self.variance + sigma**2) * x
         return pair_of(x, x0, *self.schedule(t), "x0")

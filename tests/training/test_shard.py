@@ -65,8 +65,8 @@ def held_bytes() -> int:
 def test_losses_and_files_are_those_of_whole_state_in_half_the_memory(tmp_path: Path, monkeypatch) -> None:
     most: dict[str, int] = {}
 
-    def measured(learner: Any, *told: Any) -> Any:
-        made = make_step(learner, *told)
+    def measured(learner: Any, *reported: Any) -> Any:
+        made = make_step(learner, *reported)
         if learner.i == 3:
             most["now"] = held_bytes()
         return made
@@ -104,7 +104,7 @@ def test_any_model_is_distributed_updates(data: str, options: dict[str, Any], tm
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_shared_out_whole_and_shared_out_again(tmp_path: Path) -> None:
+def test_a_run_resumes_shared_out_whole_and_shared_out_again(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", steps=12)
     training = prepare("spiral", tmp_path / "run", points=400, steps=12, micro_batches=2, processes=2, shard=True)
     for shard in (False, True, True):
@@ -139,8 +139,8 @@ def test_a_lost_process_leaves_the_last_checkpoint(tmp_path: Path) -> None:
     leader = begun(tmp_path / "run", "--processes", "2", "--shard", exact=False)
     wait_for_checkpoint(leader, tmp_path / "run")
     os.kill(followers(leader.pid)[0], signal.SIGKILL)
-    said, _ = leader.communicate(timeout=120)
-    assert leader.returncode == 2 and "another of the 2 processes was lost" in said and "Traceback" not in said
+    message, _ = leader.communicate(timeout=120)
+    assert leader.returncode == 2 and "another of the 2 processes was lost" in message and "Traceback" not in message
     run = trained_on(tmp_path / "run")
     assert run.metrics()[-1]["i"] == LONG
 
@@ -154,20 +154,20 @@ def test_ctrl_c_keeps_the_whole_state(tmp_path: Path) -> None:
     leader = begun(tmp_path / "run", "--processes", "2", "--shard", exact=False)
     wait_for_checkpoint(leader, tmp_path / "run")
     leader.send_signal(signal.SIGINT)
-    said, _ = leader.communicate(timeout=60)
-    assert leader.returncode == 130 and "stopped at step" in said, said
+    message, _ = leader.communicate(timeout=60)
+    assert leader.returncode == 130 and "stopped at step" in message, message
     assert trained_on(tmp_path / "run").metrics()[-1]["i"] == LONG
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({}, "give --processes 2"),
         ({"processes": 2, "exact": True}, "--exact adds whole gradients"),
         ({"processes": 2, "micro_batches": 3}, "2 processes"),
     ],
 )
-def test_what_cannot_be_shared_out_is_refused(options: dict[str, Any], said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=said):
+def test_what_cannot_be_shared_out_is_refused(options: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         prepare("spiral", tmp_path / "run", points=100, steps=2, shard=True, **options)
     assert not (tmp_path / "run").exists()

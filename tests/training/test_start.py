@@ -1,4 +1,4 @@
-"""Starting from another run: its weights are carried over, labels by name, and what does not fit is told or refused."""
+"""Fine-tuning: weights of a run are transferred, labels by name; what does not fit is reported or refused."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_the_same_data_start_where_the_run_ended(first: Run, tmp_path: Path) -> 
         first.config.family.sigma_data,
     )
     assert config.start is not None and config.start.run == str(first.path.resolve()) and training.learner.i == 0
-    said = "\n".join(training.introduction())
-    assert f"initial weights: {first.path} after 6 steps on animals" in said and "labels known: cat, dog, owl" in said
+    message = "\n".join(training.introduction())
+    assert f"initial weights: {first.path} after 6 steps on animals" in message and "labels known: cat, dog, owl" in message
 
 
 def test_labels_are_carried_by_name(first: Run, tmp_path: Path) -> None:
@@ -73,14 +73,14 @@ def test_labels_are_carried_by_name(first: Run, tmp_path: Path) -> None:
     assert any("owl; new: ape; " in line and line.endswith(": cat, dog") for line in training.introduction())
 
 
-@pytest.mark.parametrize(("name", "label", "said"), [("dog", 1, "label 'dog'"), ("fish", -1, "labels are dropped")])
+@pytest.mark.parametrize(("name", "label", "message"), [("dog", 1, "label 'dog'"), ("fish", -1, "labels are dropped")])
 def test_data_without_labels_start_as_the_label_of_their_name(
-    first: Run, tmp_path: Path, name: str, label: int, said: str
+    first: Run, tmp_path: Path, name: str, label: int, message: str
 ) -> None:
     training = begun(first, draw(tmp_path / name, ()), tmp_path / "run")
     expected = estimates(first.model, torch.tensor([label] * 4))
     torch.testing.assert_close(estimates(training.learner.model, None), expected, rtol=1e-4, atol=1e-6)
-    assert said in "\n".join(training.introduction())
+    assert message in "\n".join(training.introduction())
 
 
 def test_labels_where_there_were_none_start_as_no_label(first: Run, tmp_path: Path) -> None:
@@ -91,14 +91,14 @@ def test_labels_where_there_were_none_start_as_no_label(first: Run, tmp_path: Pa
     assert torch.equal(estimates(training.learner.model, torch.tensor([0, 1, 2, -1])), expected)
 
 
-def test_what_was_told_is_carried_by_name(first: Run, tmp_path: Path) -> None:
+def test_what_was_reported_is_carried_by_name(first: Run, tmp_path: Path) -> None:
     training = begun(first, Path(first.config.data.source), tmp_path / "run", augment="rotate,zoom")
-    old, new = (r.model.denoiser.net.told.weight for r in (first, training.run))  # type: ignore[union-attr]
+    old, new = (r.model.denoiser.net.reported.weight for r in (first, training.run))  # type: ignore[union-attr]
     assert old.any() and torch.equal(new[:, 1], old[:, 2]) and not new[:, 0].any()  # zoom is known, rotation is not
     assert torch.equal(estimates(training.learner.model, None), estimates(first.model, None))
 
 
-def test_images_are_read_at_the_size_of_the_run_and_other_sizes_can_be_asked_for(first: Run, tmp_path: Path) -> None:
+def test_images_are_read_at_the_size_of_the_run_and_other_sizes_can_be_requested(first: Run, tmp_path: Path) -> None:
     large = draw(tmp_path / "large", ("cat",), side=16)
     small = begun(first, large, tmp_path / "a")
     assert small.run.config.data.shape == (1, 8, 8)
@@ -118,8 +118,8 @@ def test_what_cannot_fit_is_refused_and_nothing_is_written(command, first: Run, 
         return str(err)
 
     colour = draw(tmp_path / "colour", (), 24, "RGB")
-    said = refused(colour, "--from", first.path)
-    assert "a run of images of 8x8x1" in said and "images of 8x8x3" in said and "--size 8 --channels 1" in said
+    message = refused(colour, "--from", first.path)
+    assert "a run of images of 8x8x1" in message and "images of 8x8x3" in message and "--size 8 --channels 1" in message
     assert "target 'v'" in refused("digits8", "--from", first.path, "--target", "eps")
     assert "points of 2 coordinates" in refused("spiral", "--from", first.path)
     assert "another network" in refused("digits8", "--from", first.path, "--network", "transformer")

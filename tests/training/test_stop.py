@@ -1,4 +1,4 @@
-"""Being asked to stop in the middle of something long, and keeping to the minutes when everything takes long."""
+"""Requests to stop during long work, and time limits when all stages are slow."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def wait_long() -> None:
         time.sleep(0.05)
 
 
-def asked_to_stop(number: int = signal.SIGINT) -> None:
-    """Do as Ctrl-C, or who ends the program, does."""
+def request_stop(number: int = signal.SIGINT) -> None:
+    """Send a signal, as Ctrl-C or the end of the program does."""
     os.kill(os.getpid(), number)
     time.sleep(0.05)
 
@@ -59,13 +59,13 @@ def images(count: int, side: int) -> Dataset:
 def test_long_work_is_broken_off_soon(number: int) -> None:
     with stop_requests() as stop, pytest.raises(Stopped):
         stop.is_interruptible = True
-        asked_to_stop(number)
+        request_stop(number)
         wait_long()
 
 
 def test_what_may_not_be_broken_off_ends_by_itself() -> None:
     with stop_requests() as stop:
-        asked_to_stop()
+        request_stop()
         time.sleep(0.6)
         assert stop()
 
@@ -74,19 +74,19 @@ def test_a_second_control_c_interrupts_at_once(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("reverie.base.signals.GRACE_PERIOD", LONG)
     with stop_requests() as stop, pytest.raises(KeyboardInterrupt) as interrupted:
         stop.is_interruptible = True
-        asked_to_stop()
-        asked_to_stop()
+        request_stop()
+        request_stop()
         wait_long()
     assert not isinstance(interrupted.value, Stopped)
 
 
-def test_a_training_stopped_in_a_long_preview_is_kept_and_gone_on_with(
+def test_a_training_stopped_in_a_long_preview_is_kept_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command
 ) -> None:
     whole = reverie.train("moons", tmp_path / "whole", **OPTIONS)
 
     def slow(self: Previews, i: int) -> Any:
-        asked_to_stop()
+        request_stop()
         wait_long()
 
     with monkeypatch.context() as patched:
@@ -107,7 +107,7 @@ def test_a_step_that_takes_long_is_given_up(tmp_path: Path, monkeypatch: pytest.
         nonlocal steps
         steps += 1
         if steps == 12:
-            asked_to_stop()
+            request_stop()
             wait_long()
 
     if where == "gradient":

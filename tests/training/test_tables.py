@@ -101,7 +101,7 @@ def data_of(kind: str, series: Path) -> tuple[Any, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["series", "array", "pairs", "text"])
-def test_a_kind_that_diffusion_does_not_take_is_given_a_family_that_does_and_this_is_said(
+def test_a_kind_that_diffusion_does_not_take_is_given_a_family_that_does_and_this_is_reported(
     kind: str, series: Path, tmp_path: Path
 ) -> None:
     data, reading = data_of(kind, series)

@@ -67,7 +67,7 @@ def test_gradients_that_are_added_at_once_differ_by_rounding(tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
+def test_a_run_resumes_with_another_number_of_processes(tmp_path: Path) -> None:
     whole = trained(tmp_path / "whole", 1, exact=True)
     training = prepare("spiral", tmp_path / "run", points=400, steps=STEPS, exact=True)
     for processes in (1, 2, 1):
@@ -82,7 +82,7 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path: Path) -> None:
     assert all(torch.equal(whole[name], found[name]) for name in whole)
 
 
-def test_a_process_that_cannot_read_the_data_is_told(tmp_path: Path) -> None:
+def test_a_process_that_cannot_read_the_data_is_reported(tmp_path: Path) -> None:
     np.save(tmp_path / "points.npy", np.random.default_rng(0).normal(size=(300, 2)).astype(np.float32))
     training = prepare(tmp_path / "points.npy", tmp_path / "run", steps=4, processes=2)
     (tmp_path / "points.npy").unlink()
@@ -92,7 +92,7 @@ def test_a_process_that_cannot_read_the_data_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"processes": 0}, "from 1 to"),
         ({"processes": 1000}, "on this machine"),
@@ -100,8 +100,8 @@ def test_a_process_that_cannot_read_the_data_is_told(tmp_path: Path) -> None:
         ({"micro_batches": 0}, "micro_batches"),
     ],
 )
-def test_bad_numbers_are_one_sentence(options: dict[str, int], said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=said):
+def test_bad_numbers_are_one_sentence(options: dict[str, int], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         prepare("spiral", tmp_path / "run", points=100, steps=2, **options)
     assert not (tmp_path / "run").exists()
 
@@ -129,8 +129,8 @@ def wait_for_checkpoint(training: subprocess.Popen[str], out: Path, seconds: flo
             return
         time.sleep(0.1)
     training.terminate()
-    said, _ = training.communicate(timeout=60)
-    raise AssertionError(f"no checkpoint in {out}: {said}")
+    message, _ = training.communicate(timeout=60)
+    raise AssertionError(f"no checkpoint in {out}: {message}")
 
 
 def followers(parent: int) -> list[int]:
@@ -144,8 +144,8 @@ def test_a_lost_process_ends_the_training_with_its_state_kept(tmp_path: Path) ->
     wait_for_checkpoint(leader, tmp_path / "two")
     for process in followers(leader.pid):
         os.kill(process, signal.SIGKILL)
-    said, _ = leader.communicate(timeout=300)
-    assert leader.returncode == 2 and "another of the 2 processes was lost" in said and "Traceback" not in said
+    message, _ = leader.communicate(timeout=300)
+    assert leader.returncode == 2 and "another of the 2 processes was lost" in message and "Traceback" not in message
     assert reverie.load(tmp_path / "two").metrics()
 
 
@@ -157,8 +157,8 @@ def test_torchrun_starts_again_after_a_loss_and_the_bits_are_the_same(victim: st
     wait_for_checkpoint(agent, tmp_path / "run")
     workers = sorted(followers(agent.pid))
     os.kill(workers[0] if victim == "leader" else workers[1], signal.SIGKILL)
-    said, _ = agent.communicate(timeout=300)
-    assert agent.returncode == 0, said
+    message, _ = agent.communicate(timeout=300)
+    assert agent.returncode == 0, message
     alone = trained(tmp_path / "alone", 1, exact=True, steps=LONG)
     found = reverie.load(tmp_path / "run").model.state_dict()
     assert all(torch.equal(alone[name], found[name]) for name in alone)
@@ -170,6 +170,6 @@ def test_ctrl_c_ends_all_processes_after_the_step(tmp_path: Path) -> None:
     wait_for_checkpoint(leader, tmp_path / "run")
     others = followers(leader.pid)
     leader.send_signal(signal.SIGINT)
-    said, _ = leader.communicate(timeout=300)
-    assert leader.returncode == 130 and "stopped at step" in said
+    message, _ = leader.communicate(timeout=300)
+    assert leader.returncode == 130 and "stopped at step" in message
     assert others and not any(Path(f"/proc/{k}").exists() for k in others)

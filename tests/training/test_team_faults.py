@@ -1,4 +1,4 @@
-"""What goes wrong with one of several processes: each ends as it should, says so in a sentence, and loses nothing."""
+"""Failures of one of several processes: all end with a message, and no state is lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if os.environ.get("RANK") == "1":
 
 
 def ended(processes: list[int], seconds: float = 30) -> bool:
-    """Tell whether none of these is there, or will be soon."""
+    """Return whether none of these processes runs, or will soon."""
     end = time.monotonic() + seconds
     while any(Path(f"/proc/{k}").exists() for k in processes):
         if time.monotonic() > end:
@@ -46,7 +46,7 @@ def ended(processes: list[int], seconds: float = 30) -> bool:
 
 
 def assert_goes_on(out: Path, same_as: Path) -> None:
-    """Refuse a run that cannot be gone on with to the bits of one that was never disturbed."""
+    """Check that a run resumes to the bits of an undisturbed one."""
     assert checkpoints.existing(out)
     found = reverie.train(resume=out, progress=False).model.state_dict()
     alone = trained(same_as, 1, exact=True, steps=LONG)
@@ -63,8 +63,8 @@ def test_a_second_ctrl_c_ends_at_once_and_the_checkpoint_stays(tmp_path: Path) -
     time.sleep(1)
     assert leader.poll() is None
     leader.send_signal(signal.SIGINT)
-    said, _ = leader.communicate(timeout=60)
-    assert leader.returncode == 130 and "interrupted; resume from step" in said and "Traceback" not in said, said
+    message, _ = leader.communicate(timeout=60)
+    assert leader.returncode == 130 and "interrupted; resume from step" in message and "Traceback" not in message, message
     assert others and ended(others)
     assert_goes_on(tmp_path / "run", tmp_path / "alone")
 
@@ -88,8 +88,8 @@ def test_a_slow_process_is_waited_for(tmp_path: Path) -> None:
         time.sleep(1.5)
         os.kill(slow, signal.SIGCONT)
         time.sleep(0.2)
-    said, _ = leader.communicate(timeout=300)
-    assert leader.returncode == 0, said
+    message, _ = leader.communicate(timeout=300)
+    assert leader.returncode == 0, message
     alone = trained(tmp_path / "alone", 1, exact=True, steps=LONG)
     found = reverie.load(tmp_path / "run").model.state_dict()
     assert all(torch.equal(alone[name], found[name]) for name in alone)
@@ -101,9 +101,9 @@ def test_a_process_that_does_not_answer_ends_the_training_after_the_time_out(tmp
     wait_for_checkpoint(leader, tmp_path / "run")
     others = followers(leader.pid)
     os.kill(others[0], signal.SIGSTOP)
-    said, _ = leader.communicate(timeout=200)
-    assert leader.returncode == 2 and "did not answer within 25 seconds" in said and "--resume RUN" in said, said
-    assert "Traceback" not in said and ended(others)
+    message, _ = leader.communicate(timeout=200)
+    assert leader.returncode == 2 and "did not answer within 25 seconds" in message and "--resume RUN" in message, message
+    assert "Traceback" not in message and ended(others)
     assert_goes_on(tmp_path / "run", tmp_path / "alone")
 
 

@@ -196,7 +196,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - start)
     ("network", "side", "batch"),
     [("unet:stem=2", 64, 64), ("unet:stem=2", 128, 16), ("unet-small:stem=2", 96, 16), ("transformer", 64, 64)],
 )
-def test_memory_is_foreseen_within_a_factor(network: str, side: int, batch: int) -> None:
+def test_memory_is_estimated_within_a_factor(network: str, side: int, batch: int) -> None:
     words = [sys.executable, "-c", MEASURE, network, str(side), str(batch)]
     measured = int(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
     spec = network_for((3, side, side), 0, network)

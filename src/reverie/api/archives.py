@@ -35,7 +35,7 @@ def compress(
     with screen.reading() as bars:
         tell = on_progress or bars
         x, names = read_lossless(images, tuple(run.diffusion.shape), seed, data_dir, tell)
-        return write(run, x, out, names=names, steps=STEPS if steps is None else steps, seed=seed, tell=tell)
+        return write(run, x, out, names=names, steps=STEPS if steps is None else steps, seed=seed, on_progress=tell)
 
 
 def decompress(
@@ -52,4 +52,4 @@ def decompress(
     run = open_run(run, device)
     screen = progress_screen(progress if on_progress is None else False)
     with screen.reading() as bars:
-        return read(run, file, out=out, overwrite=overwrite, tell=on_progress or bars)
+        return read(run, file, out=out, overwrite=overwrite, on_progress=on_progress or bars)

@@ -107,7 +107,7 @@ def _check(run: Run, x: Tensor, steps: int) -> Diffusion:
 
 def compress(
     run: Run, x: Tensor, out: str | Path, *, names: Sequence[str] | None = None, steps: int = STEPS, end: float | None = None,
-    seed: int = 0, tell: OnProgress = silent,
+    seed: int = 0, on_progress: OnProgress = silent,
 ) -> Compressed:  # fmt: skip
     """Write images into a compressed file.
 
@@ -139,7 +139,7 @@ def compress(
             if fineness == len(FINENESS) - 1:
                 fine, spent, nats = fine + count, spent + stack.num_valid_bits() - before, nats + promise
             done += count
-            tell("compressing", done - plain, len(x) - plain)
+            on_progress("compressing", done - plain, len(x) - plain)
         seconds = time.monotonic() - start
         some = to_unit_range(x[evenly_spaced_indices(len(x), BOUND_IMAGES)]).to(model.device)
         seeds = image_seeds(seed, len(some))
@@ -152,7 +152,7 @@ def compress(
         raise UserError(f"{len(x):,} images compress to less than one byte per {MAX_IMAGES_PER_BYTE}, the limit of the format")
     whole = pack(header, packed, body)
     check_amount(len(x), size, steps, len(whole), out)
-    need = other_sizes(channels_last(x.numpy()), tell)
+    need = other_sizes(channels_last(x.numpy()), on_progress)
     with atomic(out) as aside:
         aside.write_bytes(whole)
     continuous, error = mean_and_error(torch.cat(bits))
@@ -170,7 +170,7 @@ def _checksum(x: Tensor) -> bytes:
 
 
 def decompress(
-    run: Run, path: str | Path, *, out: str | Path | None = None, overwrite: bool = False, tell: OnProgress = silent
+    run: Run, path: str | Path, *, out: str | Path | None = None, overwrite: bool = False, on_progress: OnProgress = silent
 ) -> Decompressed:
     """Return the images of a compressed file; write them to `out` if given, see `Decompressed.save`."""
     header, names, bits = read(path)
@@ -187,18 +187,18 @@ def decompress(
         chain = Chain(header.steps, header.end, header.between)
         coders = [ChainCoder(model, chain, fineness) for fineness in FINENESS]
         try:
-            found = _decode(coders, header, bits, tell)
+            found = _decode(coders, header, bits, on_progress)
         except (KeyError, ValueError, AssertionError, RuntimeError, OverflowError, zlib.error):
             raise broken from None
     if len(found) != header.count or _checksum(found) != header.pixels:
         raise broken
     made = Decompressed(found, names)
     if out is not None:
-        made.save(out, overwrite, tell)
+        made.save(out, overwrite, on_progress)
     return made
 
 
-def _decode(coders: Sequence[ChainCoder], header: Header, bits: bytes, tell: OnProgress) -> Tensor:
+def _decode(coders: Sequence[ChainCoder], header: Header, bits: bytes, on_progress: OnProgress) -> Tensor:
     stack = stack_of(np.frombuffer(bits, "<u4").astype(np.uint32))
     last: list[Tensor] = []
     coder, done, of = coders[0], 0, header.count - header.plain
@@ -207,7 +207,7 @@ def _decode(coders: Sequence[ChainCoder], header: Header, bits: bytes, tell: OnP
             raise ValueError("the bits end before the images do")
         last.insert(0, _bytes(coders[fineness].pop(stack, count)))
         done += count
-        tell("decompressing", done, of)
+        on_progress("decompressing", done, of)
     if header.plain_bytes:
         packed = stack.get_compressed(unseal=True).astype("<u4").tobytes()
         size = header.plain * math.prod(coder.shape)

@@ -32,7 +32,11 @@ EXTREME = 9 | lzma.PRESET_EXTREME
 
 
 def read_lossless(
-    source: DataSource, shape: tuple[int, ...], seed: int = 0, data_dir: str | Path | None = None, tell: OnProgress = silent
+    source: DataSource,
+    shape: tuple[int, ...],
+    seed: int = 0,
+    data_dir: str | Path | None = None,
+    on_progress: OnProgress = silent,
 ) -> tuple[Tensor, list[str] | None]:
     """Return images, (N, C, H, W) uint8, and their file names; raise an error for images that would have to be changed.
 
@@ -47,9 +51,9 @@ def read_lossless(
         files = False
     if path is not None and files and data_dir is None:
         with quiet_pillow():
-            return _read_files(path, shape, tell)
+            return _read_files(path, shape, on_progress)
     size = f"{shape[1]}x{shape[2]}"
-    reading: Any = {"seed": seed, "data_dir": data_dir, "labels": "none", "on_progress": tell}
+    reading: Any = {"seed": seed, "data_dir": data_dir, "labels": "none", "on_progress": on_progress}
     data = load_data(source, **reading)
     if data.kind != "images":
         raise UserError("only images can be compressed, and these data are not images")
@@ -80,7 +84,7 @@ def _pixels(x: Tensor) -> Tensor:
     return (255 * x).round().to(torch.uint8)
 
 
-def _read_files(path: Path, shape: tuple[int, ...], tell: OnProgress) -> tuple[Tensor, list[str] | None]:
+def _read_files(path: Path, shape: tuple[int, ...], on_progress: OnProgress) -> tuple[Tensor, list[str] | None]:
     if path.is_file() and path.suffix != ".zip":
         entries, broken = [FileEntry(path.name, path.stat().st_size, path)], []
     else:
@@ -99,7 +103,7 @@ def _read_files(path: Path, shape: tuple[int, ...], tell: OnProgress) -> tuple[T
             out[k] = _unchanged(content, read_header(content), shape)
         except (BrokenImage, OSError) as error:
             raise UserError(f"{visible(entry.name)} cannot be compressed: {error}") from None
-        tell("reading images", k + 1, len(entries))
+        on_progress("reading images", k + 1, len(entries))
     return torch.from_numpy(out), _png_names([entry.name for entry in entries])
 
 
@@ -158,7 +162,7 @@ def check_targets(folder: Path, names: Sequence[str]) -> None:
             raise UserError(f"{path} exists; choose another --out")
 
 
-def write_folder(folder: Path, names: Sequence[str], x: np.ndarray, tell: OnProgress = silent) -> list[Path]:
+def write_folder(folder: Path, names: Sequence[str], x: np.ndarray, on_progress: OnProgress = silent) -> list[Path]:
     """Write images as PNG files, all or none.  x: (N, H, W) or (N, H, W, C) uint8."""
     check_targets(folder, names)
     with _remove_on_failure() as (made, written):
@@ -169,7 +173,7 @@ def write_folder(folder: Path, names: Sequence[str], x: np.ndarray, tell: OnProg
             with atomic(path) as aside:
                 Image.fromarray(pixels).save(aside, format="png")
             written.append(path)
-            tell("writing", k + 1, len(names))
+            on_progress("writing", k + 1, len(names))
     return written
 
 
@@ -203,12 +207,12 @@ def png_bytes(pixels: np.ndarray) -> int:
     return min(sizes)
 
 
-def other_sizes(x: np.ndarray, tell: OnProgress = silent) -> dict[str, int]:
+def other_sizes(x: np.ndarray, on_progress: OnProgress = silent) -> dict[str, int]:
     """Return the bytes of other compressors: PNG per image, zlib and lzma for all images together.  x: uint8."""
     png = 0
     for k, pixels in enumerate(x):
         png += png_bytes(pixels)
-        tell("comparing with PNG", k + 1, len(x))
+        on_progress("comparing with PNG", k + 1, len(x))
     whole = np.ascontiguousarray(x).tobytes()
     packed = lzma.compress(whole, lzma.FORMAT_ALONE, preset=EXTREME)
     return {"png": png, "zlib": len(zlib.compress(whole, 9)), "lzma": len(packed)}

@@ -94,10 +94,10 @@ class Decompressed:
         """The images as samples, in [0, 1]."""
         return Samples(channels_last(to_unit_range(self.x).numpy()))
 
-    def save(self, out: str | Path, overwrite: bool = False, tell: OnProgress = silent) -> list[Path]:
+    def save(self, out: str | Path, overwrite: bool = False, on_progress: OnProgress = silent) -> list[Path]:
         """Write PNG files into a folder, a contact sheet X.png or an array X.npy; return the files."""
         if is_folder(out):
-            return write_folder(expanded(out), _file_names(self.names, len(self)), channels_last(self.x.numpy()), tell)
+            return write_folder(expanded(out), _file_names(self.names, len(self)), channels_last(self.x.numpy()), on_progress)
         return self.samples.save(out, overwrite)
 
 

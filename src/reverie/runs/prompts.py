@@ -1,4 +1,4 @@
-"""What a user asks of a model that is told captions, numbers or an image: prompts, weighted ones, and negative prompts."""
+"""Parsing of prompts, negative prompts and numbers into condition vectors."""
 
 from __future__ import annotations
 

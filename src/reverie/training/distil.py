@@ -84,7 +84,7 @@ def check_teacher(run: Run, guidance: float) -> None:
 
 @torch.no_grad()
 def sample_teacher(
-    run: Run, guidance: float, count: int, seed: int, tell: OnProgress = silent, deadline: Deadline | None = None
+    run: Run, guidance: float, count: int, seed: int, on_progress: OnProgress = silent, deadline: Deadline | None = None
 ) -> Dataset:  # fmt: skip
     """Return samples of a guided run as a labelled dataset; equal for equal seeds.
 
@@ -96,7 +96,7 @@ def sample_teacher(
         *_, last = run.frames(min(size, count - made), made, guidance=guidance, seed=seed)
         parts.append(run.model.decode(last.x0).float().cpu())
         made = min(made + size, count)
-        tell("sampling the teacher", made, count)
+        on_progress("sampling the teacher", made, count)
     x = torch.cat(parts)
     if known.kind == "images":
         x = x.clamp(0, 1).mul(255).round().to(torch.uint8)
@@ -104,16 +104,22 @@ def sample_teacher(
 
 
 def distillation_data(
-    teacher: Run, distilled: Distilled, seed: int, dataset: Dataset, tell: OnProgress = silent, deadline: Deadline | None = None
+    teacher: Run,
+    distilled: Distilled,
+    seed: int,
+    dataset: Dataset,
+    on_progress: OnProgress = silent,
+    deadline: Deadline | None = None,
 ) -> tuple[Dataset, Dataset]:
     """Return training and held-out data of a student: the teacher's data, or samples of the guided teacher."""
     if distilled.guidance != 1:
-        dataset = sample_teacher(teacher, distilled.guidance, distilled.samples, seed, tell, deadline)
+        dataset = sample_teacher(teacher, distilled.guidance, distilled.samples, seed, on_progress, deadline)
     return dataset.split(teacher.config.data.seed)
 
 
 def classifiers_of(
-    train: Dataset, held_out: Dataset, seed: int, tell: OnProgress = silent, budget: Budget | None = None, right: float = RIGHT
+    train: Dataset, held_out: Dataset, seed: int, on_progress: OnProgress = silent, budget: Budget | None = None,
+    right: float = RIGHT,
 ) -> list[LeNet]:  # fmt: skip
     """Return classifiers of the data's labels, from the cache or trained within their share of the time.
 
@@ -131,7 +137,7 @@ def classifiers_of(
     budget.notify(f"classifiers: {CLASSIFIERS} of the labels, whose features compare samples with data, {begin}")
     for k, own in enumerate(seeds):
         seconds = _limits(deadline.left, CLASSIFIERS - k)[0]
-        found = label_classifier(train, held_out, own, seconds=seconds, on_progress=tell, clock=budget.clock)
+        found = label_classifier(train, held_out, own, seconds=seconds, on_progress=on_progress, clock=budget.clock)
         if found.facts.accuracy < right:
             budget.notify(f"classifiers: held-out accuracy {found.facts.accuracy:.0%} is below {right:.0%};"
                        f" using {len(nets) or 'none'} of {CLASSIFIERS}")  # fmt: skip
@@ -172,14 +178,19 @@ def _distilled(config: Config) -> Distilled | None:
 
 
 def restore_distillation(
-    learner: Learner, teacher: Run, config: Config, dataset: Dataset, tell: OnProgress = silent, budget: Budget | None = None
+    learner: Learner,
+    teacher: Run,
+    config: Config,
+    dataset: Dataset,
+    on_progress: OnProgress = silent,
+    budget: Budget | None = None,
 ) -> tuple[Dataset, Dataset]:
     """Restore the distillation target of a resumed student; return its training and held-out data."""
     distilled, seed = _distilled(config), config.training.seed
     assert distilled is not None
-    train_set, held_out = distillation_data(teacher, distilled, seed, dataset, tell)
+    train_set, held_out = distillation_data(teacher, distilled, seed, dataset, on_progress)
     by_labels = distilled.features == "classifier"
-    classifiers = classifiers_of(train_set, held_out, seed, tell, budget, right=0.0) if by_labels else []
+    classifiers = classifiers_of(train_set, held_out, seed, on_progress, budget, right=0.0) if by_labels else []
     target = make_target(learner.model, teacher, classifiers, train_set)
     for model in (learner.model, learner.average.model):
         assert isinstance(model, Diffusion)
@@ -234,16 +245,16 @@ def prepare_distillation(
     limit_budget(budget, training, where)
     bounded = teacher.diffusion.codec.levels is not None
     distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN, clipped=bounded)
-    tell = on_progress or silent
+    on_progress = on_progress or silent
     dataset = load_source_data(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
     deadline = Deadline(min(DRAWN_SHARE * budget.seconds, max(0.0, budget.free)), budget.clock)
     if guidance != 1:
         limit = f", within {format_duration(deadline.left)}" if deadline.limited else ""
         budget.notify(f"data: up to {DRAWN:,} samples of {teacher.path} are generated first{limit}")
-    train_set, held_out = distillation_data(teacher, distilled, seed, dataset, tell, deadline)
+    train_set, held_out = distillation_data(teacher, distilled, seed, dataset, on_progress, deadline)
     if guidance != 1:
         distilled = distilled.model_copy(update={"samples": len(train_set) + len(held_out)})
-    classifiers = classifiers_of(train_set, held_out, seed, tell, budget)
+    classifiers = classifiers_of(train_set, held_out, seed, on_progress, budget)
     if classifiers:
         distilled = distilled.model_copy(update={"features": "classifier"})
     student = teacher.diffusion_settings.model_copy(update={"distilled": distilled, "autoguidance": 1.0}).recorded()

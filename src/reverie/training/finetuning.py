@@ -24,7 +24,11 @@ from reverie.runs.adapters import weights_hash
 from reverie.runs.config import Config, StartConfig
 from reverie.runs.run import Run, load
 
-LABELS, TOLD, BIAS = f"{NETWORK_PREFIX}label.table", f"{NETWORK_PREFIX}told.weight", f"{NETWORK_PREFIX}tell.2.bias"
+LABELS, CONDITIONING, BIAS = (
+    f"{NETWORK_PREFIX}label.table",
+    f"{NETWORK_PREFIX}told.weight",
+    f"{NETWORK_PREFIX}tell.2.bias",
+)  # keys of state dicts
 EXAMPLES = "examples"  # conditions of the training data, taken from the new data
 CENTRES, COUNTS = f"{CLUSTERS_PREFIX}centres", f"{CLUSTERS_PREFIX}counts"
 LEAST_FITTING = 0.5  # least share of the weights that fit
@@ -121,7 +125,7 @@ def transfer(run: Run, model: Model, config: Config, train: Dataset) -> tuple[st
     old, new = run.model.state_dict(), model.state_dict()
     before, now = run.config.data.labels, config.data.labels
     notes: list[str] = []
-    special = {LABELS, TOLD, EXAMPLES, COUNTS}
+    special = {LABELS, CONDITIONING, EXAMPLES, COUNTS}
     fitting = [name for name in new if name not in special and name in old and old[name].shape == new[name].shape]
     share = sum(new[name].numel() for name in fitting) / max(1, sum(t.numel() for n, t in new.items() if n not in special))
     if share < LEAST_FITTING:
@@ -141,13 +145,13 @@ def transfer(run: Run, model: Model, config: Config, train: Dataset) -> tuple[st
         notes.extend(_label_notes(before, now, config.data.name))
     if LABELS in old and LABELS not in new and BIAS in fitting:
         new[BIAS].add_(old[LABELS][1 + before.index(config.data.name) if config.data.name in before else 0])
-    if TOLD in new:
+    if CONDITIONING in new:
         before_it, now_it = run.diffusion_settings, settings_of(config.family)
         known, wanted = (
             conditioned_entries(s.augment, config.data.shape) + cluster_names(s.clusters) for s in (before_it, now_it)
         )
         wanted = wanted if before_it.clusters == now_it.clusters else wanted[: len(wanted) - now_it.clusters]
-        new[TOLD].copy_(_columns(old.get(TOLD), known, wanted, new[TOLD]))
+        new[CONDITIONING].copy_(_columns(old.get(CONDITIONING), known, wanted, new[CONDITIONING]))
     model.load_state_dict(new)
     if isinstance(model, Diffusion) and model.clusters is not None and CENTRES in fitting:
         model.clusters.count(train)

@@ -180,13 +180,13 @@ def prepare(
         steps = max(1, round(epochs / one_step))
         if steps > MOST_STEPS:
             raise UserError(f"{epochs:g} epochs of these data are {steps:,} steps; use at most {MOST_STEPS:,}")
-    tell = reading.get("on_progress") or silent
+    on_progress = reading.get("on_progress") or silent
     first, lengths = None, (minutes, steps)
     if (codec := latent.codec(dataset)) is not None:
         family_options = {**family_options, "codec": codec}
         if codec_run is None:
             first, lengths = codec_plan(dataset.shape, minutes, steps), stage_length(minutes, steps, 1 - SHARE)
-    plan = kind.plan(PlanRequest(dataset, train_set, *lengths, seed, where.type, family_options, options, tell))
+    plan = kind.plan(PlanRequest(dataset, train_set, *lengths, seed, where.type, family_options, options, on_progress))
     reasons = (
         *suited,
         *((latent.reason(dataset, codec),) if codec is not None else ()),

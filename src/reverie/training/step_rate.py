@@ -20,7 +20,7 @@ from reverie.runs.step import Step
 from reverie.training.gradient import micro_batches
 from reverie.training.loop import LEAST
 
-JUDGED = 5.0  # seconds of training after which the machine can be called busy
+ASSESSED_AFTER = 5.0  # seconds of training after which the machine can be called busy
 CORES = 2  # number of cores that the forecast assumes
 LARGE = 3 * 128**2  # size of a datum from which steps are timed; smaller ones take seconds at most
 FEWEST_STEPS = 24  # least number of steps of a training
@@ -74,7 +74,7 @@ class Forecast:
         self.config, self.budget = config, budget
         self.wall, self.processor = time.monotonic(), time.process_time()
         self.before: float | None = None
-        self.judged = self.waited = 0.0
+        self.assessed = self.waited = 0.0
         self.open = True
 
     def correction(self, step: Step) -> str:
@@ -83,12 +83,12 @@ class Forecast:
             return ""
         passed = max(0.0, step.seconds - (step.seconds if self.before is None else self.before))
         self.before = step.seconds
-        self.judged, self.waited = self.judged + passed, self.waited + (step.waited or 0.0) * passed
-        if self.judged <= JUDGED or self.waited <= BUSY * self.judged:
+        self.assessed, self.waited = self.assessed + passed, self.waited + (step.waited or 0.0) * passed
+        if self.assessed <= ASSESSED_AFTER or self.waited <= BUSY * self.assessed:
             return ""
         self.open = False
         used = (time.process_time() - self.processor) / max(1e-9, CORES * (time.monotonic() - self.wall))
-        return self._line(step, self.waited / self.judged, min(1.0, used))
+        return self._line(step, self.waited / self.assessed, min(1.0, used))
 
     def _line(self, step: Step, waited: float, used: float) -> str:
         """Describe how many steps fit and their result.  used: share of two cores that this process had."""
