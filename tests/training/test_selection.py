@@ -26,10 +26,11 @@ from reverie.diffusion.schedule import Schedule
 from reverie.diffusion.schedules import SCHEDULES
 from reverie.families.diffusion.sampling import SamplerChoice
 from reverie.families.diffusion.sampling_record import format_choice
+from reverie.kernels import Polynomial
 from reverie.runs.folder import EARLY_FILE
 from reverie.runs.run import Run, load
 from reverie.training import selection
-from reverie.training.selection import CANDIDATES, MOST, samples_for, select_sampling
+from reverie.training.selection import CANDIDATES, MOST, Reference, samples_for, select_sampling
 from reverie.training.summary import verdict
 from tests.conftest import TINY
 
@@ -106,7 +107,47 @@ def test_what_is_selected_keeps_fine_detail_of_the_exact_denoiser(colour: Run, m
 
 def test_the_same_weights_data_and_steps_select_the_same(colour: Run) -> None:
     first, again = (select_sampling(load(colour.path), held_of(colour), 16) for _ in range(2))
-    assert first is not None and first == again and first.record.samples == 16
+    assert first is not None and first == again and first.record.samples > 16
+
+
+def _simulated(monkeypatch: pytest.MonkeyPatch, seed: int, n: int) -> tuple[selection.Selection | None, dict[str, int], int]:
+    """Select among candidates whose features are normal, farther from the data by candidate.
+
+    Return the selection, the samples of each candidate by its scale and sampler, and the evaluations of all.
+    """
+    counts: dict[str, int] = {}
+    spent = 0
+
+    def measure(
+        run: Run, reference: object, many: int, choice: SamplerChoice, scale: float, seed_: int = 0, start: int = 0
+    ) -> selection.Measured:
+        nonlocal spent
+        spent += many * choice[1] * (1 if scale == 1 else 2)
+        name = f"{choice} {scale}"
+        counts[name] = counts.get(name, 0) + many
+        place = 0.35 * CANDIDATES.index(choice) + 0.5 * abs(scale - 1.5)
+        key = seed * 100 + 10 * CANDIDATES.index(choice) + round(2 * scale) + 1
+        parts = [torch.randn(600, 16, generator=torch.Generator().manual_seed(k)) for k in (seed * 100, key)]
+        features = torch.stack(parts).sum(0)[start : start + many].double() / math.sqrt(2)
+        features[:, 0] += place
+        power = torch.randn(1, 3, generator=torch.Generator().manual_seed(key)).mul(0.2).exp().expand(many, 3)
+        return selection.Measured(choice, scale, features, power.double())
+
+    reference = Reference.__new__(Reference)
+    reference.features = torch.randn(512, 16, generator=torch.Generator().manual_seed(0)).double()
+    reference.power, reference.kernel = torch.ones(512, 3).double(), Polynomial(3, 1.0, 1 / 16)
+    monkeypatch.setattr(selection, "measure", measure)
+    monkeypatch.setattr(selection, "Reference", lambda held_out: reference)
+    monkeypatch.setattr(selection, "_can_guide", lambda run: True)
+    return select_sampling(None, None, n), counts, spent  # type: ignore[arg-type]  # neither is used
+
+
+def test_the_best_candidates_share_the_evaluations_of_those_that_are_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    selected, counts, spent = _simulated(monkeypatch, 0, 20)
+    assert selected is not None and len(counts) == len(selected.record.candidates) == 18
+    every = sum(20 * (20 if name.endswith(" 1.0") else 40) for name in counts)
+    assert 0.9 * every < spent <= every
+    assert sorted(counts.values())[:14] == [10] * 14 and selected.record.samples == max(counts.values()) > 40
 
 
 def test_a_stage_that_is_over_selects_nothing(colour: Run) -> None:
@@ -136,7 +177,7 @@ def test_a_training_records_its_selection(
     del step, training
     parts = reverie.train(resume=tmp_path / "parts")
     assert whole.record is not None and whole.record == parts.record and whole.autoguidance == parts.autoguidance
-    assert whole.record.source == "selected" and whole.record.samples == 16 and whole.record.precision == "fp32"
+    assert whole.record.source == "selected" and whole.record.samples > 16 and whole.record.precision == "fp32"
     sampler, steps, grid = whole.record.choice
     named = whole.sample(4, sampler=sampler, steps=steps, grid=grid, autoguidance=whole.autoguidance).x
     assert np.array_equal(load(whole.path).sample(4).x, named)

@@ -31,8 +31,10 @@ CANDIDATES: tuple[SamplerChoice, ...] = (
 )
 # Scales of autoguidance: each candidate is sampled with the first ones, and the best candidates with the others as well.
 FIRST, MORE, FINALISTS = (1.0, 1.5), (1.25, 2.0), 3
+ROUND, BEST = 0.5, 4  # share of the evaluations that goes into all candidates, and candidates that share the rest
 SHARE, PASSES = 0.045, 3  # of the evaluations that the training took, at most; those that a step takes for a datum
-FEWEST, MOST, HELD = 16, 128, 512  # samples of a candidate, and held-out data that they are compared with, at most
+FEWEST, MOST, MOST_OF_BEST = 16, 128, 512  # samples of a candidate on average, and most of the best ones
+HELD = 512  # held-out data that they are compared with, at most
 SEED = 1_000_000_007  # of the samples, so that no user's samples are those that were compared
 FEATURES = 2.4e8  # operations of a network that take as long as the features of an image of 96 x 96
 
@@ -45,7 +47,7 @@ class Selection:
     autoguidance: float
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
     """A sampling and its samples' features (n, D), and the power of their octaves (n, O)."""
 
@@ -53,6 +55,11 @@ class Measured:
     scale: float
     features: Tensor
     power: Tensor
+
+    def extended(self, run: Run, reference: Reference, n: int) -> Measured:
+        """Return it with n more samples."""
+        more = measure(run, reference, n, self.choice, self.scale, start=len(self.features))
+        return Measured(self.choice, self.scale, torch.cat([self.features, more.features]), torch.cat([self.power, more.power]))
 
 
 class Reference:
@@ -87,7 +94,7 @@ class Reference:
 
 
 def samples_for(run: Run, held_out: Dataset, seen: int) -> int:
-    """Return how many samples of each candidate a training of so many data, seen in all its steps, pays for; 0 is too few.
+    """Return how many samples of each candidate, on average, a training pays for; 0 if too few.  seen: data in all its steps.
 
     It is a function of the number of steps and not of time, so that a run that was interrupted selects the same.
     """
@@ -113,56 +120,83 @@ def _can_guide(run: Run) -> bool:
 
 
 def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None = None) -> Selection | None:
-    """Compare n samples of each candidate with held-out data and return the best, and what is to be recorded of all.
+    """Compare samples of the candidates with held-out data; return the best candidate and the record of all.
 
-    The best is that with the least kernel distance of features; among those that differ from it by no more than a standard
-    error, the one whose spectrum is nearest to the data's.  stage: whose time, where it is over before all were compared, ends
-    the comparison; None where only one was left.
+    Sequential halving (Karnin et al. 2013) in two rounds: a share of the evaluations goes into all candidates, the rest into
+    the BEST of them.  The best is that with the least kernel distance of features; among those that differ from it by no more
+    than a standard error, the one whose spectrum is nearest to the data's.  n: samples of a candidate if all had as many.
+    stage: ends the comparison when its time is over; None is returned if fewer than two candidates were compared by then.
     """
     stage, reference = stage or Deadline(), Reference(held_out)
     first, more = (FIRST, MORE) if _can_guide(run) else (FIRST[:1], ())
+    few = max(2, round(ROUND * n))
 
     def measured(choices: Iterable[SamplerChoice], scales: Iterable[float]) -> list[Measured]:
-        """Return what is finite; scales in turn, each for all choices."""
-        found = [measure(run, reference, n, choice, scale) for scale, choice in product(scales, choices) if stage.left > 0]
+        """Return the candidates whose samples are finite: all choices with each scale in turn."""
+        found = [measure(run, reference, few, choice, scale) for scale, choice in product(scales, choices) if stage.left > 0]
         return [one for one in found if bool(one.features.isfinite().all())]
+
+    def by_distance(found: Sequence[Measured]) -> list[Measured]:
+        return sorted(found, key=lambda one: reference.distance(one.features)[0])
 
     found = measured(CANDIDATES, first)
     if more:
-        order = sorted(found, key=lambda one: reference.distance(one.features)[0])
-        found += measured(list(dict.fromkeys(one.choice for one in order))[:FINALISTS], more)
+        found += measured(list(dict.fromkeys(one.choice for one in by_distance(found)))[:FINALISTS], more)
     if len(found) < 2:
         return None
+    best = by_distance(found)[:BEST]
+    further = min(int((n - few) * _cost(found) / _cost(best)), MOST_OF_BEST - few)
+    longer = [one.extended(run, reference, further) for one in best if further > 0 and stage.left > 0]
+    if len(longer) == len(best) and all(bool(one.features.isfinite().all()) for one in longer):
+        found = [*longer, *(one for one in found if one not in best)]
     rows = compare(reference, found)
-    least = min(row.distance for row in rows)
-    near = [row for row in rows if row.distance - least <= row.error]
+    final = rows[: len(best)] if found[: len(best)] == longer else rows
+    least = min(row.distance for row in final)
+    near = [row for row in final if row.distance - least <= row.error]
     chosen = min(near, key=lambda row: math.hypot(*(math.log(max(ratio, 1e-6)) for ratio in row.octaves)))
     rest = sorted((row for row in rows if row is not chosen), key=lambda row: row.distance)
     record = SamplingRecord(
-        sampler=chosen.sampler, steps=chosen.steps, grid=chosen.grid, source="selected", samples=n, candidates=(chosen, *rest)
-    )
+        sampler=chosen.sampler, steps=chosen.steps, grid=chosen.grid, source="selected",
+        samples=max(len(one.features) for one in found), candidates=(chosen, *rest),
+    )  # fmt: skip
     return Selection(record, chosen.autoguidance)
 
 
-def measure(run: Run, reference: Reference, n: int, choice: SamplerChoice, scale: float, seed: int = SEED) -> Measured:
-    """Sample with a candidate, from the same noise as all, and measure."""
+def _cost(found: Iterable[Measured]) -> float:
+    """Return the evaluations of one sample of each."""
+    return sum((1 if one.scale == 1 else 2) * one.choice[1] for one in found)
+
+
+def measure(
+    run: Run, reference: Reference, n: int, choice: SamplerChoice, scale: float, seed: int = SEED, start: int = 0
+) -> Measured:
+    """Return the features of n samples of a candidate from the sample with number `start` on, of the same noise for all."""
     sampler, steps, grid = choice
     parts = []
-    for done in range(0, n, run.batch_size()):
-        many = min(run.batch_size(), n - done)
+    for done in range(start, start + n, run.batch_size()):
+        many = min(run.batch_size(), start + n - done)
         *_, last = run.frames(many, done, seed=seed, sampler=sampler, steps=steps, grid=grid, autoguidance=scale)
         parts.append(run.model.decode(last.x0))
     return Measured(choice, scale, *reference.of(torch.cat(parts)))
 
 
 def compare(reference: Reference, found: Sequence[Measured]) -> list[Candidate]:
-    """Return the figures of all, each with the standard error of its distance's difference from the least one's."""
+    """Return the figures of all, each with the standard error of its distance's difference from the least one's.
+
+    The least is that of the candidates with the most samples.
+    """
     distances = [reference.distance(one.features) for one in found]
-    least = min(distances, key=lambda each: each[0])[1]
+    most = max(len(influence) for _, influence in distances)
+    least = min((each for each in distances if len(each[1]) == most), key=lambda each: each[0])[1]
+
+    def error(influence: Tensor) -> float:
+        difference = influence - least[: len(influence)]
+        return float(difference.std()) / math.sqrt(len(difference))
+
     return [
         Candidate(
             sampler=one.choice[0], steps=one.choice[1], grid=one.choice[2], autoguidance=one.scale,
-            distance=round(value, 4), error=round(float((influence - least).std()) / math.sqrt(len(influence)), 4),
+            distance=round(value, 4), error=round(error(influence), 4),
             octaves=tuple(round(float(ratio), 4) for ratio in reference.ratios(one.power)),
         )
         for one, (value, influence) in zip(found, distances, strict=True)
