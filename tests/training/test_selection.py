@@ -139,6 +139,7 @@ def _simulated(monkeypatch: pytest.MonkeyPatch, seed: int, n: int) -> tuple[sele
     monkeypatch.setattr(selection, "measure", measure)
     monkeypatch.setattr(selection, "Reference", lambda held_out: reference)
     monkeypatch.setattr(selection, "_can_guide", lambda run: True)
+    monkeypatch.setattr(selection, "candidates_of", lambda run: CANDIDATES)
     return select_sampling(None, None, n), counts, spent  # type: ignore[arg-type]  # neither is used
 
 
@@ -162,6 +163,11 @@ def test_few_steps_and_other_kinds_keep_the_table(colour: Run, spiral_run: Run) 
     assert colour.record is not None and colour.record.source == "default"
 
 
+def test_the_default_of_the_data_is_a_candidate(colour: Run, digits_run: Run) -> None:
+    assert selection.candidates_of(colour) == CANDIDATES
+    assert selection.candidates_of(digits_run) == (*CANDIDATES, ("dpm++sde", 12, "uniform"))
+
+
 def test_a_training_records_its_selection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: Callable[..., tuple[int, str, str]]
 ) -> None:
@@ -182,9 +188,8 @@ def test_a_training_records_its_selection(
     named = whole.sample(4, sampler=sampler, steps=steps, grid=grid, autoguidance=whole.autoguidance).x
     assert np.array_equal(load(whole.path).sample(4).x, named)
     assert format_choice(whole.record.choice) in verdict(whole).lines[1]
-    assert (
-        "when the training ended" in command("sample", whole.path, "-n", 2, "--steps", "auto", "--out", tmp_path / "x.npy")[2]
-    )
+    line = command("sample", whole.path, "-n", 2, "--steps", "auto", "--out", tmp_path / "x.npy")[2]
+    assert format_choice(whole.record.choice) in line and f"{whole.record.samples} samples" in line
 
 
 def test_octaves_share_out_the_power_of_an_image() -> None:
