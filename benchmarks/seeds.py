@@ -107,7 +107,7 @@ def main() -> None:
     text = lines(table, args.seeds)
     print("\n".join(text), flush=True)
     plain = args.labels == "none"
-    title = f"MNIST with several seeds, minutes {args.minutes:g}{', no labels' * plain}"
+    title = f"MNIST with several seeds, {args.minutes:g} minutes{', no labels' * plain}"
     options = f"--minutes {args.minutes:g}{' --labels none' * plain}{' --no-students' * (not args.students)}"
     about = f"`python -m benchmarks.seeds FOLDER {options}`: {machine()}. {COUNT:,} samples each, sampling seed 0"
     about += "; students are distilled for the same time, after the training of their classifiers." if args.students else "."
