@@ -139,5 +139,5 @@ def test_prose_is_described_and_drawn(tmp_path: Path) -> None:
 
 
 def test_other_families_refuse_text() -> None:
-    with pytest.raises(UserError, match=r"prose holds text, and the family diffusion .*families that take text: rnn, lstm"):
+    with pytest.raises(UserError, match=r"family diffusion .*families that take text: rnn, lstm"):
         reverie.train("prose", "nowhere", family="diffusion", steps=1)
