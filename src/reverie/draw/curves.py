@@ -67,7 +67,7 @@ def log_snr_axes(axes: Axes, title: str) -> Axes:
 def learned_curve(axes: Axes, name: str, t: np.ndarray, before: np.ndarray, after: np.ndarray) -> None:
     """Draw the log-SNR of a learned schedule at initialization and after training.  t, before, after: (n,)."""
     log_snr_axes(axes, matplotlib_text(name))
-    axes.plot(t, before, color=SOFT, lw=1.4, ls="--", label=f"began, {before[0]:.2f} to {before[-1]:.2f}")
+    axes.plot(t, before, color=SOFT, lw=1.4, ls="--", label=f"initial, {before[0]:.2f} to {before[-1]:.2f}")
     axes.plot(t, after, color=ACCENT, lw=1.8, label=f"learned, {after[0]:.2f} to {after[-1]:.2f}")
     axes.legend(fontsize=8, frameon=False)
 
@@ -91,5 +91,5 @@ def bound_bars(parts: Sequence[tuple[str, float, float]], unit: str) -> Figure:
     axes.set_xticks(
         [*positions, len(parts) + 0.3], [name.replace(" to ", "\nto ") for name in (*names, "the bound")], fontsize=8
     )
-    label_axes(axes, "The bound as its parts", "prior, denoising by log-SNR from much noise to little, reconstruction", unit)
+    label_axes(axes, "The terms of the bound", "prior, denoising by log-SNR from much noise to little, reconstruction", unit)
     return fig

@@ -27,7 +27,7 @@ CYCLE = ("#2f6fde", "#d9633a", "#2a9d72", "#a04bc0", "#c9a227", "#3aa6b9", "#b03
 DPI = 100
 SHEET_SIDE, SHEET_WIDTH, SHEET_GAP = 64, 512, 2  # pixels: minimum size of enlarged images, target width of small sheets, gap
 MAX_ENLARGEMENT = 32
-TITLE_LINES = 2  # below an image, at most
+TITLE_LINES = 2  # maximum lines below an image
 HEADING, MIN_HEADING_WIDTH = 12, 112  # pixels: font size of a heading, and minimum width of an image with a heading
 SHEET_PIXELS, MAX_ON_SHEET = 10**8, 10_000  # per sheet
 FILM_FRAMES, FILM_BYTES, MAX_FILM_POINTS = 60, 2**30, 20_000  # per film
@@ -163,7 +163,7 @@ def legend(axes: Axes, labels: Sequence[str] | None) -> None:
 
 
 def check_video(path: Path) -> None:
-    """Refuse a video where the program that writes it is not installed."""
+    """Refuse a video if ffmpeg is not installed."""
     if path.suffix.lower() == ".mp4" and find_spec("imageio_ffmpeg") is None:
         raise UserError(
             f"cannot write {path}: .mp4 needs ffmpeg, pip install 'reverie[video]'; or choose a name that ends in .gif"
@@ -234,14 +234,14 @@ def enlargement(height: int, width: int, across: int) -> int:
 
 
 def _across(count: int, columns: int | None, titles: Sequence[str] = ()) -> int:
-    """Return the number of columns; titles that come in turn, as those of all labels do, stand below each other."""
+    """Return the number of columns; if titles repeat periodically, as those of all labels do, equal ones share a column."""
     across, turn = columns or int(np.ceil(np.sqrt(count))), len(set(titles))
     if columns is None and 1 < turn <= MAX_TURN and turn < count and all(a == b for a, b in zip(titles, titles[turn:])):  # noqa: B905
         across = max(turn, across // turn * turn)
     return min(across, max(count, 1))
 
 
-MAX_TURN = 40  # titles that stand side by side
+MAX_TURN = 40  # titles side by side
 
 
 def max_on_sheet(height: int, width: int) -> int:

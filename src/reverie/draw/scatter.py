@@ -1,4 +1,4 @@
-"""Scatter plots of points: axes with the names of their columns and a scale each, pairs of columns, and films."""
+"""Scatter plots of points: axes with column names and a scale each, pair plots, and films."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 
 Limits = tuple[tuple[float, float], tuple[float, float]]
 
-PAIRED = 6  # columns, at most, of which all pairs are plotted
-PANEL, MIN_SIZE = 1.7, 5.0  # inches across a panel of pairs, and across a figure
-COMMON = 2.0  # times the narrower range, up to which one scale for both axes shows enough
+PAIRED = 6  # maximum number of columns of a pair plot
+PANEL, MIN_SIZE = 1.7, 5.0  # inches: width of a panel of a pair plot, and minimum size of a figure
+COMMON = 2.0  # maximum ratio of the ranges for one common scale
 NAMED_CLOUDS = {"left": 0.07, "right": 0.99, "bottom": 0.17, "top": 0.91, "wspace": 0.28}  # margins with space for names
-BINS = 40  # of a histogram
-TICKS = 7  # size of their numbers
+BINS = 40  # bins of a histogram
+TICKS = 7  # font size of tick labels
 
 
 def limits_of(points: np.ndarray, named: bool = False) -> Limits:
-    """Return limits for the first two coordinates; one for both where that shows both well and they have no names.
+    """Return limits for the first two coordinates: common ones if unnamed columns have similar ranges.
 
     points: (N, D).
     """
@@ -54,7 +54,7 @@ def limits_of(points: np.ndarray, named: bool = False) -> Limits:
 
 
 def point_axes(axes: Axes, limits: Limits, title: str = "", names: Sequence[str] = ()) -> Axes:
-    """Prepare square axes for points, with ticks and names where names are given."""
+    """Prepare square axes for points, with ticks and names if names are given."""
     square_axes(axes, limits[0], title)
     if limits[0] != limits[1] or names:
         axes.set_aspect("equal" if limits[0] == limits[1] else "auto")
@@ -66,7 +66,7 @@ def point_axes(axes: Axes, limits: Limits, title: str = "", names: Sequence[str]
 
 
 def _name(axes: Axes, x: str, y: str, width: float = MIN_SIZE) -> None:
-    """Give axes ticks and names, in fonts that have their letters."""
+    """Add ticks and names to axes, in fonts with the needed glyphs."""
     from matplotlib.font_manager import FontProperties
     from matplotlib.ticker import MaxNLocator
 
@@ -81,9 +81,9 @@ def _name(axes: Axes, x: str, y: str, width: float = MIN_SIZE) -> None:
 def scatter(
     points: np.ndarray, labels: Sequence[str] | None = None, title: str = "", columns: Sequence[str] = ()
 ) -> Figure:  # fmt: skip
-    """Plot points: a histogram of one column, a scatter plot of two, all pairs of up to six.
+    """Plot points: a histogram of one column, a scatter plot of two, or a pair plot of up to six.
 
-    points: (N, D); columns: names of the coordinates, x1, x2, ... where there are none.
+    points: (N, D); columns: names of the coordinates, x1, x2, ... by default.
     """
     names = list(columns) or [f"x{k + 1}" for k in range(points.shape[1])]
     if points.shape[1] > 2:
