@@ -30,10 +30,10 @@ def put(path: Path, kind: str, place: Path) -> None:
 
 
 @contextmanager
-def full_disk(room: int) -> Iterator[None]:
+def full_disk(max_bytes: int) -> Iterator[None]:
     """Limit the size of files: writes fail as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (room, hard))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (max_bytes, hard))
     try:
         yield
     finally:

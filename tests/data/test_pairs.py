@@ -11,7 +11,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.data import load_data
-from reverie.data.pair_sets import english, longer_pairs, ordinal, persian, spoken_year
+from reverie.data.pair_sets import english, longer_pairs, ordinal, persian, year_in_words
 from reverie.data.text_pairs import TextPairs, make_pairs
 
 ROWS = [(f"source {k}, with a comma", f"target {k}") for k in range(12)]
@@ -118,10 +118,10 @@ def test_batches_are_padded_texts() -> None:
 
 
 def test_numbers_in_words() -> None:
-    spoken = {0: "zero", 7: "seven", 20: "twenty", 21: "twenty-one", 100: "one hundred", 110: "one hundred ten",
+    words_of = {0: "zero", 7: "seven", 20: "twenty", 21: "twenty-one", 100: "one hundred", 110: "one hundred ten",
               1000: "one thousand", 123_456: "one hundred twenty-three thousand four hundred fifty-six",
               900_019: "nine hundred thousand nineteen", 1_000_000: "one million"}  # fmt: skip
-    assert {number: english(number) for number in spoken} == spoken
+    assert {number: english(number) for number in words_of} == words_of
     gofteh = {0: "صفر", 3: "سه", 18: "هجده", 20: "بیست", 45: "چهل و پنج", 100: "صد", 123: "صد و بیست و سه", 200: "دویست",
               999: "نهصد و نود و نه", 1000: "هزار", 1001: "هزار و یک", 2010: "دو هزار و ده", 21_000: "بیست و یک هزار",
               345_678: "سیصد و چهل و پنج هزار و ششصد و هفتاد و هشت", 1_000_000: "یک میلیون"}  # fmt: skip
@@ -129,7 +129,7 @@ def test_numbers_in_words() -> None:
     assert [ordinal(k) for k in (1, 2, 3, 5, 8, 9, 12, 20, 21, 30)] == [
         "first", "second", "third", "fifth", "eighth", "ninth", "twelfth", "twentieth", "twenty-first", "thirtieth",
     ]  # fmt: skip
-    assert [spoken_year(y) for y in (1900, 1905, 1998, 2000, 2007, 2012, 2099)] == [
+    assert [year_in_words(y) for y in (1900, 1905, 1998, 2000, 2007, 2012, 2099)] == [
         "nineteen hundred", "nineteen oh five", "nineteen ninety-eight", "two thousand", "two thousand seven", "twenty twelve",
         "twenty ninety-nine",
     ]  # fmt: skip
@@ -154,7 +154,7 @@ def test_words_parse_back_to_numbers_and_days() -> None:
     assert isinstance(days, TextPairs)
     for words, iso in days.pairs():
         day = datetime.date.fromisoformat(iso)
-        assert day.strftime("%B").lower() in words and (str(day.year) in words or spoken_year(day.year) in words)
+        assert day.strftime("%B").lower() in words and (str(day.year) in words or year_in_words(day.year) in words)
         assert all(name not in words or name == day.strftime("%A").lower() for name in ("monday", "friday", "sunday"))
 
 

@@ -105,8 +105,8 @@ def test_packed_images_train_to_the_same_weights_even_after_a_failure(
 @pytest.mark.slow
 def test_runs_resume_within_a_shard_bit_for_bit(shards: Path, tmp_path: Path) -> None:
     reverie.train(shards, tmp_path / "whole", **SHORT)
-    interrupted(shards, tmp_path / "parted")
-    assert same_weights(tmp_path / "whole", tmp_path / "parted")
+    interrupted(shards, tmp_path / "interrupted")
+    assert same_weights(tmp_path / "whole", tmp_path / "interrupted")
 
 
 @pytest.mark.slow

@@ -126,7 +126,7 @@ def test_few_words_among_numbers_are_refused(tmp_path: Path) -> None:
 IDS = {
     "customer_id,a,b\n": lambda k: f"{(k * 7919) % 1000},{k % 5},{k * k % 7}",
     ",a,b\n": lambda k: f"{k},{k % 5},{k * k % 7}",
-    "patient,a,b\n": lambda k: f"{(k * 7) % 30 + 1},{k % 5},{k * k % 7}",
+    "subject,a,b\n": lambda k: f"{(k * 7) % 30 + 1},{k % 5},{k * k % 7}",
     "number of case,a,b\n": lambda k: f"{100 + 3 * k},{k % 5},{k * k % 7}",
     "timestamp,a,b\n": lambda k: f"{1.7e9 + 60 * k},{k % 5},{k * k % 7}",
     "when,a,b\n": lambda k: f"{datetime.date(2024, 1, 1) + datetime.timedelta(days=k):%d.%m.%Y},{k % 5},{k * k % 7}",

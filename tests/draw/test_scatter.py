@@ -11,12 +11,12 @@ from reverie.draw.scatter import PAIRED, point_frames, scatter
 from reverie.draw.series_plot import lines
 
 RANDOM = np.random.default_rng(0)
-SPREAD = np.array([9.0, 1e4, 0.01, 3.0, 1.0, 1.0, 1.0])
+SCALES = np.array([9.0, 1e4, 0.01, 3.0, 1.0, 1.0, 1.0])
 
 
 def table(width: int) -> np.ndarray:
     """Return points whose columns have very different scales."""
-    x: np.ndarray = RANDOM.normal(size=(300, width)) * SPREAD[:width] + 20 * SPREAD[:width]
+    x: np.ndarray = RANDOM.normal(size=(300, width)) * SCALES[:width] + 20 * SCALES[:width]
     return x
 
 

@@ -84,7 +84,7 @@ def _short_ordinal(number: int) -> str:
     return f"{number}{ending}"
 
 
-def spoken_year(year: int) -> str:
+def year_in_words(year: int) -> str:
     """Return a year in spoken English: nineteen ninety-eight, nineteen oh five, two thousand seven, twenty twelve."""
     century, rest = divmod(year, 100)
     if year % 1000 < 10 and century % 10 == 0:
@@ -96,7 +96,7 @@ def spoken_year(year: int) -> str:
 
 def _date_forms(day: datetime.date) -> tuple[str, ...]:
     """Return the written and spoken forms of a date."""
-    month, name, year = MONTHS[day.month - 1], DAYS[day.weekday()], spoken_year(day.year)
+    month, name, year = MONTHS[day.month - 1], DAYS[day.weekday()], year_in_words(day.year)
     return (
         f"{day.day} {month} {day.year}", f"{month} {day.day}, {day.year}", f"{_short_ordinal(day.day)} of {month} {day.year}",
         f"the {ordinal(day.day)} of {month} {day.year}", f"{name}, {month} {_short_ordinal(day.day)}, {day.year}",
