@@ -24,11 +24,9 @@ from reverie.runs.adapters import weights_hash
 from reverie.runs.config import Config, StartConfig
 from reverie.runs.run import Run, load
 
-LABELS, CONDITIONING, BIAS = (
-    f"{NETWORK_PREFIX}label.table",
-    f"{NETWORK_PREFIX}told.weight",
-    f"{NETWORK_PREFIX}tell.2.bias",
-)  # keys of state dicts
+LABELS = f"{NETWORK_PREFIX}label.table"  # keys of state dicts
+CONDITIONING = f"{NETWORK_PREFIX}told.weight"  # keys of state dicts
+BIAS = f"{NETWORK_PREFIX}tell.2.bias"  # keys of state dicts
 EXAMPLES = "examples"  # conditions of the training data, taken from the new data
 CENTRES, COUNTS = f"{CLUSTERS_PREFIX}centres", f"{CLUSTERS_PREFIX}counts"
 LEAST_FITTING = 0.5  # least share of the weights that fit
