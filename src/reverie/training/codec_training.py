@@ -23,15 +23,15 @@ from reverie.runs.folder import check_run
 from reverie.runs.run import Run, load
 from reverie.training.claim import CODEC_FOLDER
 
-# Pixels of the longer side from which a latent space is chosen: at 64 it halves what is off in colour photos (book/latent.md);
-# grey images hold a third as much.
+# Longer side in pixels from which latent diffusion is the default: at 64 it halves the distance of samples to color photos
+# (book/latent.md); grey images have a third of the values.
 COLOUR_SIDE, GREY_SIDE = 64, 96
 SHARE = 1 / 3  # share of the time or steps for the autoencoder
 SMALLEST_MAP = 16  # least shorter side of a latent map: with 8, the edges of patches are visible
 WIDTH, BLOCKS, BATCH, RATE = 64, 2, 16, 1e-3
 # 2 s² for reconstruction errors with a standard deviation s of 2.5 of 255 levels, in units from -1 to 1.
 KL = 8e-4
-PERCEPTUAL = 0.03  # about a half of the loss of photos; more costs pixels, less leaves a grain (book/latent.md)
+PERCEPTUAL = 0.03  # half of the loss of photos; a higher weight adds pixel errors, a lower one grain (book/latent.md)
 
 
 def least_side(shape: tuple[int, ...]) -> int:

@@ -1,4 +1,4 @@
-"""The default sampling of a run of images, selected when its training ends: that whose samples are nearest to held-out data."""
+"""Selection of the default sampling of images when a training ends, by the distance of samples to held-out data."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ CANDIDATES: tuple[SamplerChoice, ...] = (
     ("dpm++2m", 20, "karras"),
     ("ddpm", 20, "uniform"),
 )
-# Scales of autoguidance: each candidate is sampled with the first ones, and the best candidates with the others as well.
+# Scales of autoguidance for all candidates, and further scales for the best.
 FIRST, MORE, FINALISTS = (1.0, 1.5), (1.25, 2.0), 3
-ROUND, BEST = 0.5, 4  # share of the evaluations that goes into all candidates, and candidates that share the rest
-SHARE, PASSES = 0.045, 3  # of the evaluations that the training took, at most; those that a step takes for a datum
-FEWEST, MOST, MOST_OF_BEST = 16, 128, 512  # samples of a candidate on average, and most of the best ones
-HELD = 512  # held-out data that they are compared with, at most
-SEED = 1_000_000_007  # of the samples, so that no user's samples are those that were compared
-FEATURES = 2.4e8  # operations of a network that take as long as the features of an image of 96 x 96
+ROUND, BEST = 0.5, 4  # share of the evaluations for all candidates, and number of candidates for the rest
+SHARE, PASSES = 0.045, 3  # upper limit of evaluations, relative to the training; evaluations of a step per datum
+FEWEST, MOST, MOST_OF_BEST = 16, 128, 512  # limits of the mean number of samples per candidate, and of the best
+HELD = 512  # largest number of held-out data for the comparison
+SEED = 1_000_000_007  # of the samples; unlikely to be a seed of users
+FEATURES = 2.4e8  # operations of a network with the duration of the features of an image of 96 x 96
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The sampling that was selected: its record, and the scale of autoguidance."""
+    """The selected sampling: its record and the scale of autoguidance."""
 
     record: SamplingRecord
     autoguidance: float
@@ -49,7 +49,7 @@ class Selection:
 
 @dataclass(frozen=True, eq=False)
 class Measured:
-    """A sampling and its samples' features (n, D), and the power of their octaves (n, O)."""
+    """A candidate with the features (n, D) and octave powers (n, O) of its samples."""
 
     choice: SamplerChoice
     scale: float
@@ -57,7 +57,7 @@ class Measured:
     power: Tensor
 
     def extended(self, run: Run, reference: Reference, n: int) -> Measured:
-        """Return it with n more samples."""
+        """Return the candidate with n more samples."""
         more = measure(run, reference, n, self.choice, self.scale, start=len(self.features))
         return Measured(self.choice, self.scale, torch.cat([self.features, more.features]), torch.cat([self.power, more.power]))
 
@@ -94,9 +94,9 @@ class Reference:
 
 
 def samples_for(run: Run, held_out: Dataset, seen: int) -> int:
-    """Return how many samples of each candidate, on average, a training pays for; 0 if too few.  seen: data in all its steps.
+    """Return the affordable mean number of samples per candidate; 0 if too few.  seen: number of data in all training steps.
 
-    It is a function of the number of steps and not of time, so that a run that was interrupted selects the same.
+    It depends on the number of steps and not on time, so that an interrupted run selects the same.
     """
     settings = run.config.family
     able = isinstance(settings, DiffusionSettings) and settings.purpose == "samples" and settings.distilled is None
@@ -116,7 +116,7 @@ def samples_for(run: Run, held_out: Dataset, seen: int) -> int:
 
 
 def candidates_of(run: Run) -> tuple[SamplerChoice, ...]:
-    """Return the candidates of a run: CANDIDATES and the default of its data, which is quicker for grey images."""
+    """Return the candidates of a run: CANDIDATES and the default of its data."""
     return tuple(dict.fromkeys((*CANDIDATES, default_sampling(run.config.data.shape, run.profile))))
 
 
@@ -129,7 +129,7 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
 
     Sequential halving (Karnin et al. 2013) in two rounds: a share of the evaluations goes into all candidates, the rest into
     the BEST of them.  The best is that with the least kernel distance of features; among those that differ from it by no more
-    than a standard error, the one whose spectrum is nearest to the data's.  n: samples of a candidate if all had as many.
+    than a standard error, the one whose spectrum is nearest to the data's.  n: mean number of samples per candidate.
     stage: ends the comparison when its time is over; None is returned if fewer than two candidates were compared by then.
     """
     stage, reference = stage or Deadline(), Reference(held_out)
@@ -186,9 +186,9 @@ def measure(
 
 
 def compare(reference: Reference, found: Sequence[Measured]) -> list[Candidate]:
-    """Return the figures of all, each with the standard error of its distance's difference from the least one's.
+    """Return the metrics of all candidates, with the standard error of the difference from the least distance.
 
-    The least is that of the candidates with the most samples.
+    The least distance is among the candidates with the most samples.
     """
     distances = [reference.distance(one.features) for one in found]
     most = max(len(influence) for _, influence in distances)

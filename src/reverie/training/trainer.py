@@ -139,7 +139,7 @@ class Training:
             adapt_threads = stack.enter_context(few_threads_when_busy())
             whole = False  # between steps, when the state is consistent
             try:
-                stop.is_interruptible = team is None  # which would be left in the middle of what it does together
+                stop.is_interruptible = team is None  # not within collective operations
                 for step in self._work(stop, adapt_threads, team):
                     stop.is_interruptible = False
                     record(step)
