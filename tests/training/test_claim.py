@@ -270,7 +270,7 @@ def test_a_removal_that_is_cut_short_can_be_taken_up(run: Path, monkeypatch: pyt
     assert api.load(run).config.data.name == "moons"
 
 
-@pytest.mark.parametrize("room", [100, 3000])
+@pytest.mark.parametrize("free", [100, 3000])
 def test_a_run_that_cannot_be_begun_leaves_nothing(tmp_path: Path, free: int) -> None:
     """The disk is full at the configuration, or at the copy of the data."""
     x = np.random.default_rng(0).normal(size=(1000, 2)).astype(np.float32)
