@@ -17,7 +17,9 @@ from reverie import api
 from reverie.base.budget import Budget
 from reverie.base.errors import UserError
 from reverie.data import classifiers, load_data
+from reverie.families.diffusion.distillation import Distilled
 from reverie.families.diffusion.model import Diffusion
+from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.nets import lenet
 from reverie.runs.run import Run, load
 from reverie.runs.screen import Screen
@@ -246,6 +248,14 @@ def test_the_expectation_is_corrected_once_where_the_machine_is_busy(recorded: R
     assert len(lines) == 1 and "40%" in lines[0] and "about 97 steps" in lines[0] and "1.6 steps/s" in lines[0]
     quiet = Forecast(training.run.config, recorded.budget)
     assert not any(quiet.correction(Step(10 * k, k / 10, 6.0 * k, 1.6, 0.5, 0.1, waited=0.05)) for k in range(1, 9))
+    family = training.run.config.family
+    assert isinstance(family, DiffusionSettings)
+    student = family.model_copy(update={"distilled": Distilled()})
+    config = training.run.config.model_copy(update={"family": student})
+    expected = Forecast(config, recorded.budget)
+    (student_line,) = [line for step in busy if (line := expected.correction(step))]
+    assert "free cores" in lines[0] and "about 97 steps" in student_line
+    assert "free cores" not in student_line  # that table holds for trainings from scratch
     training.discard()
 
 

@@ -98,7 +98,8 @@ class Forecast:
             return line
         left = step.seconds_left - step.finishing
         line += f"; at {format_speed(step.per_second)} about {step.i + round(left * step.per_second):,} steps fit into the time"
-        if self.config.data.kind != "images" or not isinstance(self.config.family, DiffusionSettings):
+        family = self.config.family
+        if self.config.data.kind != "images" or not isinstance(family, DiffusionSettings) or family.distilled is not None:
             return line
         equal = used * (step.seconds + left) / 60
         return f"{line}, as in {counted(float(f'{equal:.1g}'))} on two free cores: {looks(shape, equal)[0]}"
