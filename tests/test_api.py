@@ -146,7 +146,7 @@ def test_notebooks_are_watched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_images_too_many_for_memory_are_not_kept() -> None:
-    with pytest.raises(UserError, match="leave keep_data out"):
+    with pytest.raises(UserError, match="keep_data"):
         check_copyable(Dataset("many", FileImages((), (), Recipe(8, 8, 3))))
 
 
