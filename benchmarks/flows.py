@@ -75,7 +75,7 @@ def row(goal: Goal, seed: int, aside: Path, share: float) -> str:
     last = run.metrics()[-1]
     times = ""
     if isinstance(run.model, Flow):
-        times = ", ".join(f"{1e3 * seconds:.2g}" for seconds in run.model.seconds_each_way())
+        times = ", ".join(f"{1e3 * seconds:.2g}" for seconds in run.model.seconds_per_direction())
     figures = f"{last['i']:,} | {last['seconds']:.0f} | {measured(run, goal)}"
     return f"| {goal.data} | {goal.family} | {seed} | {figures} | {times} |"
 

@@ -138,7 +138,7 @@ def test_both_ways_are_one_and_are_timed() -> None:
     flow = made("maf", (3,), POINTS, labels=0)
     x = torch.randn(16, 3)
     assert torch.allclose(flow.from_latent(flow.to_latent(x)), x, atol=1e-4)
-    there, back = flow.seconds_each_way()
+    there, back = flow.seconds_per_direction()
     assert 0 < there < 1 and 0 < back < 1
 
 

@@ -122,7 +122,7 @@ class MomentMatching(Posterior):
 
     It solves (A C A^T + noise² I) w = gap by a few conjugate residual iterations per image.  For Gaussian data and linear A
     this is the exact conditional mean, so samplers sample the exact posterior; other A are linearized at E[x0 | x].  noise:
-    std, in model units; products: maximum number of products with A C A^T, each a backward pass; tell: called with every
+    std, in model units; products: maximum number of products with A C A^T, each a backward pass; on_solution: called with every
     solution.
     """
 
@@ -134,18 +134,18 @@ class MomentMatching(Posterior):
         noise: float = 0.0,
         products: int = 8,
         tolerance: float = 1e-3,
-        tell: OnSolution | None = None,
+        on_solution: OnSolution | None = None,
     ) -> None:
         super().__init__(inner, measure, y)
-        self.noise, self.products, self.tolerance, self.tell = noise, products, tolerance, tell
+        self.noise, self.products, self.tolerance, self.on_solution = noise, products, tolerance, on_solution
 
     def weigh(self, gap: Tensor, covariance: Callable[[Tensor], Tensor]) -> Tensor:
         """Solve for w."""
         solved = conjugate_residuals(
             lambda u: covariance(u) + self.noise**2 * u, gap, self.tolerance, min(self.products, gap[0].numel())
         )
-        if self.tell is not None:
-            self.tell(solved)
+        if self.on_solution is not None:
+            self.on_solution(solved)
         return solved.x
 
 
@@ -157,15 +157,15 @@ class Method(ABC):
         return requested
 
     @abstractmethod
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: OnSolution) -> Steer:
-        """Return the wrapper for y = measure(x0) + noise, in model units; `tell` is called with every linear solution."""
+    def steer(self, measure: Measurement, y: Tensor, noise: float, on_solution: OnSolution) -> Steer:
+        """Return the wrapper for y = measure(x0) + noise, in model units; `on_solution` gets every linear solution."""
 
 
 @dataclass(frozen=True)
 class Replacement(Method):
     """Replace the known values in every estimate of x0 (arXiv:2011.13456, appendix I.2)."""
 
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: OnSolution) -> Steer:
+    def steer(self, measure: Measurement, y: Tensor, noise: float, on_solution: OnSolution) -> Steer:
         """Return the wrapper; measure must be a `Keep`."""
         known = cast(Keep, measure).known
         values = y.new_zeros(len(y), *known.shape)
@@ -193,7 +193,7 @@ class DPS(Method):
 
     scale: Annotated[float, Field(gt=0, le=1e4)] = 3.0
 
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: OnSolution) -> Steer:
+    def steer(self, measure: Measurement, y: Tensor, noise: float, on_solution: OnSolution) -> Steer:
         """Return the wrapper."""
         return lambda inner: ResidualGradient(inner, measure, y, self.scale)
 
@@ -205,9 +205,9 @@ class Moment(Method):
     products: Annotated[int, Field(ge=1, le=1000)] = 8
     tolerance: Annotated[float, Field(gt=0, lt=1)] = 1e-3
 
-    def steer(self, measure: Measurement, y: Tensor, noise: float, tell: OnSolution) -> Steer:
+    def steer(self, measure: Measurement, y: Tensor, noise: float, on_solution: OnSolution) -> Steer:
         """Return the wrapper."""
-        return lambda inner: MomentMatching(inner, measure, y, noise, self.products, self.tolerance, tell)
+        return lambda inner: MomentMatching(inner, measure, y, noise, self.products, self.tolerance, on_solution)
 
 
 POSTERIORS: dict[str, type[Method]] = {"moment": Moment, "dps": DPS}

@@ -14,7 +14,7 @@ def flow_speed_section(run: Run) -> ReportSection | None:
     """Time both directions of a flow on a batch of 64; None for other families."""
     if not isinstance(run.model, Flow):
         return None
-    to_noise, from_noise = (1e3 * seconds for seconds in run.model.seconds_each_way())
+    to_noise, from_noise = (1e3 * seconds for seconds in run.model.seconds_per_direction())
     verdict = f"The density of a datum takes {to_noise:.2g} ms (data to noise), a sample {from_noise:.2g} ms (noise to data)."
     notes = ["Both directions take one pass through the networks or a few."]
     if from_noise > SLOWER * to_noise:

@@ -14,7 +14,7 @@ from reverie.draw.picture import CYCLE, SOFT, check_picture, figure, save
 DEPTH, WIDTH, BATCH = 60, 64, 64
 LEAST = 1e-16  # smallest value shown
 # Whether there is a residual connection, the norm, and its position.
-WAYS: dict[str, tuple[bool, str, str]] = {
+VARIANTS: dict[str, tuple[bool, str, str]] = {
     "plain": (False, "none", "pre"), "LayerNorm": (False, "layer", "pre"), "BatchNorm": (False, "batch", "pre"),
     "residual": (True, "none", "pre"), "residual, LayerNorm before (pre)": (True, "layer", "pre"),
     "residual, LayerNorm after (post)": (True, "layer", "post"), "residual, BatchNorm before": (True, "batch", "pre"),
@@ -41,11 +41,11 @@ class Layer(nn.Module):
         return y if self.place == "pre" else self.norm(y)
 
 
-def gradients(way: str, seed: int = 0) -> np.ndarray:
+def gradients(variant: str, seed: int = 0) -> np.ndarray:
     """Return the norm of the gradient of 1/2 |x_L - y|² for a random y at the input of each layer: (DEPTH + 1,)."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layers = [Layer(*WAYS[way]) for _ in range(DEPTH)]
+        layers = [Layer(*VARIANTS[variant]) for _ in range(DEPTH)]
         x, target = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
     places = [x.requires_grad_()]
     for layer in layers:
@@ -60,11 +60,11 @@ def draw(out: Path) -> list[Path]:
     fig = figure(9.5, 4.2)
     axes = fig.subplots()
     axes.axhline(1, color=SOFT, lw=0.8)
-    for k, way in enumerate(WAYS):
-        norms = gradients(way)
+    for k, variant in enumerate(VARIANTS):
+        norms = gradients(variant)
         norms = norms / norms[-1]
         norms[norms < LEAST] = np.nan
-        axes.semilogy(range(DEPTH + 1), norms, "-" if WAYS[way][0] else "--", lw=1.6, color=CYCLE[k], label=way)
+        axes.semilogy(range(DEPTH + 1), norms, "-" if VARIANTS[variant][0] else "--", lw=1.6, color=CYCLE[k], label=variant)
     title = "Norm of the gradient at each layer, relative to the last"
     label_axes(axes, title, f"layer, of {DEPTH} of width {WIDTH} at initialization", "norm of the gradient")
     axes.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)

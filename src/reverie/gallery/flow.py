@@ -31,7 +31,7 @@ def timed(seed: int = 0) -> list[dict[str, float | str]]:
                     shape, codec = (1, size, size), {"name": "levels", "values": list(range(0, 256, 17))}
                 settings = FlowSettings(transform=transform, hidden=HIDDEN, layers=LAYERS, codec=codec)
                 flow = build_flow(settings, shape, 0, seed).eval()
-                there, back = flow.seconds_each_way()
+                there, back = flow.seconds_per_direction()
                 rows.append({"transform": transform, "numbers": flow.size, "there": there, "back": back})
     finally:
         torch.set_num_threads(threads)
@@ -41,10 +41,10 @@ def timed(seed: int = 0) -> list[dict[str, float | str]]:
 def speeds(seed: int = 0) -> Figure:
     """Draw the time in each direction by size: an autoregressive flow is fast in one direction only."""
     rows, fig = timed(seed), figure(9, 3.8)
-    for axes, (way, title) in zip(fig.subplots(1, 2, sharey=True), TIMES.items(), strict=True):
+    for axes, (direction, title) in zip(fig.subplots(1, 2, sharey=True), TIMES.items(), strict=True):
         for k, name in enumerate(dict.fromkeys(row["transform"] for row in rows)):
             own = [row for row in rows if row["transform"] == name]
-            axes.loglog([float(row["numbers"]) for row in own], [1e3 * float(row[way]) for row in own],
+            axes.loglog([float(row["numbers"]) for row in own], [1e3 * float(row[direction]) for row in own],
                         color=CYCLE[k % len(CYCLE)], marker="o", ms=4, lw=1.5, label=str(name))  # fmt: skip
         axes.set(xlabel="values in a datum", title=title)
         axes.spines[["top", "right"]].set_visible(False)

@@ -81,7 +81,7 @@ def arrows(model: GraphicalModel, at: Mapping[str, Place]) -> list[Arrow]:
             least = (BESIDE if (a, b) in model_graph.edges else UNDER) if dashed else OVER if passed else 0.0
             side = 1 if (u > x) == dashed else -1  # arc3 bends to the right of the direction
             arrow = Arrow(at[a], at[b], side * (least + FARTHER * passed), {a, b} == set(levels[:2]), dashed)
-            bent = (replace(arrow, bend=arrow.bend + way * k * FARTHER) for k in range(12) for way in (side, -side))
+            bent = (replace(arrow, bend=arrow.bend + direction * k * FARTHER) for k in range(12) for direction in (side, -side))
             placed.append(next((one for one in bent if one.clear_of(at.values())), arrow))
     return placed
 
@@ -193,7 +193,7 @@ def _legend(axes: Axes, models: Iterable[GraphicalModel], width: float, y: float
     signs = ["data", "latent", *given, "model", "encoder, or forward process", "repeated: N data"]
     wide = [0.55 + 0.066 * len(sign) for sign in signs]
     x = (width - sum(wide)) / 2
-    for sign, room in zip(signs, wide, strict=True):
+    for sign, available in zip(signs, wide, strict=True):
         if sign in ("data", "latent", "given"):
             _circle(axes, (x + 0.1, y), "", sign == "data", sign == "given", 0.09)
         elif sign.startswith("repeated"):
@@ -206,7 +206,7 @@ def _legend(axes: Axes, models: Iterable[GraphicalModel], width: float, y: float
             axes.add_patch(FancyArrowPatch((x, y), (x + 0.24, y), arrowstyle="-|>,head_length=5,head_width=2.6", lw=0,
                                            color=colour, shrinkA=0, shrinkB=0))  # fmt: skip
         axes.text(x + 0.3, y, sign, ha="left", va="center_baseline", fontsize=9, color=INK)
-        x += room
+        x += available
     note = "For labelled data, all variables are conditioned on the label."
     axes.text(width / 2, y - 0.27, note, ha="center", va="center", fontsize=9, color=SOFT)
 

@@ -43,12 +43,12 @@ def _histogram(axes: Axes, n: int, seed: int) -> None:
 
 
 def _rule(axes: Axes) -> None:
-    scale, std, mean, spread, x = 1.0, 0.6, 0.0, 1.0, 1.4
+    scale, std, mean, prior_std, x = 1.0, 0.6, 0.0, 1.0, 1.4
     middle, variance = gaussian_posterior(
-        torch.tensor([[x]], dtype=torch.float64), scale, std, torch.tensor([[mean]]).double(), spread
+        torch.tensor([[x]], dtype=torch.float64), scale, std, torch.tensor([[mean]]).double(), prior_std
     )
     y = np.linspace(-3, 3.5, 400)
-    axes.plot(y, density(y, mean, spread), color=SOFT, lw=2, label=f"before: y ~ N({mean:g}, {spread:g}²)")
+    axes.plot(y, density(y, mean, prior_std), color=SOFT, lw=2, label=f"before: y ~ N({mean:g}, {prior_std:g}²)")
     axes.plot(y, density(x - scale * y, 0.0, std), color=ACCENT, lw=2, label=f"x = {x:g} seen, x | y ~ N(y, {std:g}²)")
     after = float(middle), math.sqrt(float(variance))
     axes.plot(y, density(y, *after), color=WARM, lw=2, label=f"after: y | x ~ N({after[0]:.3f}, {after[1]:.3f}²)")

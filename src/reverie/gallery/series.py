@@ -48,10 +48,10 @@ def continuation(run: Run, x: Tensor, given: int) -> tuple[np.ndarray, dict[str,
         raise UserError(f"the family {run.config.family.name} cannot continue series; give a run of ar1, ar, rnn or lstm")
     known = (torch.arange(len(x)) < given)[:, None].expand_as(x)
     *_, last = model.complete(SamplingInputs(image_seeds(0, DRAWN)), x, known, None, lambda share: None)
-    ways = run.decode(last.x0)[:, given:, 0]
+    samples = run.decode(last.x0)[:, given:, 0]
     halves = {"95 %": 0.95, "50 %": 0.5}
-    bands = {name: tuple(np.quantile(ways, [(1 - h) / 2, (1 + h) / 2], axis=0)) for name, h in halves.items()}
-    return ways.mean(0), {name: (band[0], band[1]) for name, band in bands.items()}
+    bands = {name: tuple(np.quantile(samples, [(1 - h) / 2, (1 + h) / 2], axis=0)) for name, h in halves.items()}
+    return samples.mean(0), {name: (band[0], band[1]) for name, band in bands.items()}
 
 
 def draw(run: str | Path | Run, out: Path, device: str = "auto") -> list[Path]:

@@ -67,8 +67,8 @@ class MLPClassifier(nn.Module):
         """Return the logits, (B, classes)."""
         e = self.embed(level * LEVEL_SCALE)
         x = torch.cat([x, *((w * x).sin() for w in FREQUENCIES), *((w * x).cos() for w in FREQUENCIES)], dim=1)
-        for layer, tell in zip(self.layers, self.tell, strict=True):
-            x = functional.silu(layer(x) + tell(e))
+        for layer, condition in zip(self.layers, self.tell, strict=True):
+            x = functional.silu(layer(x) + condition(e))
         scores: Tensor = self.out(x)
         return scores
 

@@ -132,8 +132,8 @@ class ConditionEncoder(nn.Module):
             words, mask = self.text(rows[:, :at].nan_to_num(-1.0).long())
             share = mask.to(words) / mask.sum(1, keepdim=True)
             vector, words = self.pool((share[:, None] @ words)[:, 0]), (words, mask)
-        for k, tell in enumerate(self.number):
-            vector = vector + tell(_number_features(rows[:, at + k]))
+        for k, project in enumerate(self.number):
+            vector = vector + project(_number_features(rows[:, at + k]))
         at += self.numbers
         if not self.seen:
             return vector, words, None

@@ -12,7 +12,7 @@ from reverie.base.budget import Budget, Clock
 from reverie.base.busy import BUSY
 from reverie.base.units import format_speed
 from reverie.data import Dataset
-from reverie.diffusion.plan import counted, looks
+from reverie.diffusion.plan import counted, expected_quality
 from reverie.families.diffusion.settings import DiffusionSettings
 from reverie.families.model import Model, TrainedModel
 from reverie.runs.config import Config, TrainingConfig
@@ -102,4 +102,4 @@ class Forecast:
         if self.config.data.kind != "images" or not isinstance(family, DiffusionSettings) or family.distilled is not None:
             return line
         equal = used * (step.seconds + left) / 60
-        return f"{line}, as in {counted(float(f'{equal:.1g}'))} on two free cores: {looks(shape, equal)[0]}"
+        return f"{line}, as in {counted(float(f'{equal:.1g}'))} on two free cores: {expected_quality(shape, equal)[0]}"

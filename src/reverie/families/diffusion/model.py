@@ -41,7 +41,7 @@ HISTOGRAMS_OF = 20_000  # data for the initial histograms of a level denoiser, w
 # hundred steps on digits8, 0.03 improved the bound by 0.05 bits/dim at 10 steps, and did not change the held-out loss.
 VARIANCE_SHARE = 0.03
 CLUSTERS_HIDDEN = 0.1  # share of data trained without clusters, as editing and restoration use the network
-UNTOLD = -1e9  # stands for NaN, a missing condition, in stored condition vectors, which must be finite
+MISSING = -1e9  # stands for NaN, a missing condition, in stored condition vectors, which must be finite
 VARIANCE_STEPS = 20  # of the chain in that bound, where training is in continuous time
 
 
@@ -72,7 +72,7 @@ class Diffusion(DiffusionLikelihood):
         clusters: Clusters | None = None,
     ) -> None:
         super().__init__()
-        self.examples = nn.Buffer(torch.full(examples, UNTOLD)) if examples is not None else None
+        self.examples = nn.Buffer(torch.full(examples, MISSING)) if examples is not None else None
         self.distilled, self.clusters = distilled, clusters
         self.distillation_target: DistillationTarget | None = None  # set by distillation; not stored
         self.denoiser, self.codec, self.shape, self.model_shape = denoiser, codec, shape, codec.model_shape(shape)
@@ -94,7 +94,7 @@ class Diffusion(DiffusionLikelihood):
         """Return stored condition vectors, (B, R), by their relative position, (B,) in [0, 1)."""
         assert self.examples is not None
         rows = self.examples[(share * len(self.examples)).long().to(self.device)]
-        return torch.where(rows == UNTOLD, torch.nan, rows)
+        return torch.where(rows == MISSING, torch.nan, rows)
 
     @property
     def profile(self) -> SamplingProfile:
@@ -307,7 +307,7 @@ class Diffusion(DiffusionLikelihood):
         """Fit clusters, store condition vectors, and initialize a level denoiser with histograms of the data."""
         if self.examples is not None and data.conditions is not None:
             vectors = data.conditions.batch(evenly_spaced_indices(len(data), len(self.examples)))
-            self.examples.copy_(vectors.nan_to_num(UNTOLD))
+            self.examples.copy_(vectors.nan_to_num(MISSING))
         if self.clusters is not None:
             self.clusters.fit(data, deadline)
         if isinstance(self.denoiser, LatticeDenoiser):

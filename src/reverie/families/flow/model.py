@@ -152,7 +152,7 @@ class Flow(TrainedModel):
         yield Frame(0, 1, 0.0, x, Pair(x, torch.zeros_like(x)))
 
     @torch.no_grad()
-    def seconds_each_way(self, cond: Tensor | None = None) -> tuple[float, float]:
+    def seconds_per_direction(self, cond: Tensor | None = None) -> tuple[float, float]:
         """Return the seconds of CPU time per datum from data to noise and back: the best of a few rounds of 64 data.
 
         cond: (64,) labels, for models with labels; default 0.

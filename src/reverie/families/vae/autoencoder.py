@@ -52,11 +52,11 @@ class Autoencoder(TrainedModel):
         self.encoder, self.decoder, self.latent, self.codec, self.shape = encoder, decoder, latent, codec, shape
         self.label_count, self.kl, numbers = labels, kl, math.prod(latent)
         groups = max(1, labels)
-        evenly_spaced_indices = (groups, numbers, numbers) if numbers <= FULL_MOST else (groups, numbers)
+        moments_shape = (groups, numbers, numbers) if numbers <= FULL_MOST else (groups, numbers)
         self.centre = nn.Buffer(torch.zeros(shape))
         self.code_mean, self.code_spread = (
             nn.Buffer(torch.zeros(groups, numbers)),
-            nn.Buffer(torch.zeros(evenly_spaced_indices)),
+            nn.Buffer(torch.zeros(moments_shape)),
         )
 
     def encode(self, x: Tensor) -> Tensor:

@@ -14,7 +14,7 @@ from reverie.base.errors import UserError
 from reverie.nets.unet import zero_init
 
 SMALL = 1e-3  # smallest standard deviation of a component, as a share of the first one's
-UNSURE = -3.0  # initial log standard deviation of a code; codes have standard deviation 1
+INITIAL_LOG_STD = -3.0  # initial log standard deviation of a code; codes have standard deviation 1
 
 
 class LocalResidual(nn.Module):
@@ -59,7 +59,7 @@ class MapEncoder(nn.Module):
         self.patch, self.net = patch, LinearPlusConv(shape[0] * patch**2, latent, width, blocks, parameter_maps)
         if parameter_maps == 2:
             assert self.net.leave.bias is not None
-            nn.init.constant_(self.net.leave.bias[latent:], UNSURE)
+            nn.init.constant_(self.net.leave.bias[latent:], INITIAL_LOG_STD)
 
     def forward(self, x: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return the feature map; `cond` is ignored."""
