@@ -145,7 +145,7 @@ def test_outside_the_interval_the_model_is_not_guided() -> None:
     torch.testing.assert_close(guided(x, 0.2, cond).x0, ClassifierFree(oracle, 4.0)(x, 0.2, cond).x0)
 
 
-def test_rescaling_gives_the_conditional_spread(schedule: Schedule) -> None:
+def test_rescaling_gives_the_conditional_std(schedule: Schedule) -> None:
     oracle = Shifted(schedule, torch.zeros(16).double(), torch.randn(3, 16).double(), torch.eye(16).double())
     x, cond, t = torch.randn(5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(1)), torch.arange(5) % 3, 0.6
     plain, free = oracle(x, t, cond), ClassifierFree(oracle, 5.0)(x, t, cond)
@@ -227,10 +227,10 @@ def test_every_sampler_under_every_wrapper_is_finite_on_a_small_model(name: str)
     cond, views = torch.arange(2), list(read_views("identity,rotate180,negate", (1, 8, 8)).values())
     guided = ClassifierFree(model, 3.0, interval=(0.1, 0.9), rescale=0.5)
 
-    def judge(x: Tensor, t: Time, label: Tensor) -> Tensor:
+    def classifier(x: Tensor, t: Time, label: Tensor) -> Tensor:
         return model(x, t).x0.flatten(1)[:, :3].log_softmax(-1).gather(1, label[:, None])[:, 0]
 
-    both = ClassifierGuided(guided, judge, 0.5)
+    both = ClassifierGuided(guided, classifier, 0.5)
     composed = ClassifierFree(model, 2.0, weights=(1.5, -1.0))
     for steered in (
         WithCondition(guided, cond),
@@ -251,13 +251,13 @@ def test_labels_names_and_compositions() -> None:
     found = read_label("6:1.5, 8:-1,cat, black:.5", names)
     assert found.labels == (0, 1, 2) and found.weights == (1.5, -1.0, 0.5)
     assert read_labels("6,cat, black,8", names) == (0, 2, 1) and read_labels(["8", "cat, black"], names) == (1, 2)
-    for text, said in (
+    for text, message in (
         ("7", "unknown label '7'"),
         ("6:1,7:2", "unknown label '7'"),
         ("6:1,8", "unknown label"),
         ("6:1e9", "within"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             read_label(text, names)
     with pytest.raises(UserError, match="unknown label '7'"):
         read_labels("6,7", names)
@@ -270,7 +270,7 @@ def test_labels_names_and_compositions() -> None:
 @pytest.mark.parametrize("schedule", [Cosine(), Rectified()], ids=["cosine", "rectified"])
 @pytest.mark.parametrize("scale", [1.0, 1.5, 2.0, 3.0])
 def test_autoguidance_of_gaussians_scales_the_deviation_by_a_power_of_their_ratio(schedule: Schedule, scale: float) -> None:
-    """D log x / d log sigma of the flow adds up, so N(0, s²) led away from N(0, r²) has the deviation s (s / r)^(scale - 1)."""
+    """d log x / d log sigma of the flow is additive: N(0, s²) guided away from N(0, r²) has std s (s / r)^(scale - 1)."""
     strong, weak = (GaussianDenoiser(schedule, torch.zeros(1).double(), torch.tensor([[v]]).double()) for v in (0.25, 0.49))
     x = torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None]
     grid = Uniform()(schedule, 4000)

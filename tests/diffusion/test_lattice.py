@@ -21,7 +21,7 @@ SHARES = torch.tensor([0.5, 0.2, 0.1, 0.15, 0.05], dtype=torch.float64)
 
 
 class Nothing(nn.Module):
-    """A network that adds nothing to what each number tells."""
+    """A network that adds nothing to the estimate from each value."""
 
     def forward(self, x: Tensor, level: Tensor, cond: Tensor | None) -> Tensor:
         return torch.zeros(len(x), LEVELS, *x.shape[2:])
@@ -90,11 +90,11 @@ def test_the_frugal_mean_has_the_gradients_of_the_plain_one(monkeypatch: pytest.
     random = torch.Generator().manual_seed(3)
     shapes = ((3, 10, 4), (4, 6), (10, 6))
     given = [torch.randn(shape, generator=random, dtype=torch.float64).requires_grad_() for shape in shapes]
-    values, wish = torch.linspace(-1, 1, 6, dtype=torch.float64), torch.randn(3, 10, generator=random, dtype=torch.float64)
+    values, cotangent = torch.linspace(-1, 1, 6, dtype=torch.float64), torch.randn(3, 10, generator=random, dtype=torch.float64)
     whole = posterior_mean(*given, values, recompute=False)
-    by_autograd = torch.autograd.grad((whole * wish).sum(), given)
+    by_autograd = torch.autograd.grad((whole * cotangent).sum(), given)
     monkeypatch.setitem(posterior.CHUNK, "cpu", 4 * 3 * 6)  # four places at once, and two at the end
     x0 = posterior_mean(*given, values, recompute=True)
     torch.testing.assert_close(x0, whole)
-    for mine, theirs in zip(torch.autograd.grad((x0 * wish).sum(), given), by_autograd, strict=True):
+    for mine, theirs in zip(torch.autograd.grad((x0 * cotangent).sum(), given), by_autograd, strict=True):
         torch.testing.assert_close(mine, theirs)

@@ -52,8 +52,8 @@ def standard(schedule: Schedule, size: int) -> GaussianDenoiser:
 
 def mixture(schedule: Schedule) -> MixtureDenoiser:
     first = GaussianDenoiser(schedule, torch.tensor([1.0, 0.2], dtype=F), 0.1 * torch.eye(2, dtype=F))
-    spread = torch.tensor([[0.3, 0.1], [0.1, 0.2]], dtype=F)
-    return MixtureDenoiser(torch.tensor([1.0, 2.0]).to(F), [first, GaussianDenoiser(schedule, -first.mean, spread)])
+    covariance = torch.tensor([[0.3, 0.1], [0.1, 0.2]], dtype=F)
+    return MixtureDenoiser(torch.tensor([1.0, 2.0]).to(F), [first, GaussianDenoiser(schedule, -first.mean, covariance)])
 
 
 def points_of_the_mixture(n: int) -> Tensor:
@@ -246,7 +246,7 @@ def test_dequantised_levels_fill_their_boxes_evenly() -> None:
     assert float(u.mean()) == pytest.approx(0.5, abs=0.02) and float(u.var()) == pytest.approx(1 / 12, rel=0.05)
 
 
-def test_normal_noise_tells_the_cost_of_levels_that_are_known_and_uniform_noise_of_boxes_that_are_even() -> None:
+def test_normal_dequantisation_is_exact_for_known_levels_and_uniform_for_even_boxes() -> None:
     # one pixel that takes a few of 16 levels, each as often as it is listed, and its optimal denoiser
     levels, n = 16, 80
     places = torch.tensor([0, 0, 0, 0, 1, 1, 5, 15])
@@ -269,7 +269,7 @@ def test_normal_noise_tells_the_cost_of_levels_that_are_known_and_uniform_noise_
     assert error is not None and abs(inside - 2 / (levels - 1)) < 4 * error
 
 
-def test_likelihoods_of_points_are_told_in_user_units() -> None:
+def test_likelihoods_of_points_are_in_user_units() -> None:
     # data N(mean, std²) in user units are N(0, 1) in model units
     mean, std, n = [3.0, -1.0], [2.0, 0.1], 500
     model = Diffusion(standard(Rectified(), 2), Standard(mean, std), (2,))  # type: ignore[arg-type]
@@ -296,7 +296,7 @@ def test_the_bound_of_a_trained_model_lies_below_its_log_probability(spiral_run:
     assert mean_and_error(integral.nats)[0] < 1.5
 
 
-def test_mistakes_are_told_in_one_sentence() -> None:
+def test_invalid_options_raise_user_errors() -> None:
     oracle, x = standard(Linear(), 2), torch.zeros(3, 2)
     grid = GRIDS["uniform"]()(oracle.schedule, 4)
     bad = x.clone()

@@ -40,7 +40,7 @@ def test_grey_is_that_of_pillow() -> None:
 
 
 @pytest.mark.parametrize("spec", ["upscale:factor=2", "deblur:width=1.5", "colour"])
-def test_measurements_are_linear_keep_constants_and_have_the_shape_they_tell(spec: str) -> None:
+def test_measurements_are_linear_keep_constants_and_have_the_declared_shape(spec: str) -> None:
     measure = build(MEASUREMENTS, spec, "task")
     x = image(2, 3, 8, 6)
     y = measure(x)
@@ -58,10 +58,10 @@ def test_keeping_some_numbers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("measure", "shape", "said"), [(Pool(4), (1, 28, 30), "squares of 4"), (Grey(), (1, 8, 8), "3 channels")]
+    ("measure", "shape", "message"), [(Pool(4), (1, 28, 30), "squares of 4"), (Grey(), (1, 8, 8), "3 channels")]
 )
-def test_measurements_that_do_not_fit(measure: Degradation, shape: tuple[int, ...], said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_measurements_that_do_not_fit(measure: Degradation, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises(UserError, match=message):
         measure.seen(shape)
 
 

@@ -53,14 +53,14 @@ def test_posterior_agrees_with_bayes_rule_done_numerically(schedule: Schedule, t
 def test_bayes_rule_for_normals_agrees_with_the_joint_normal() -> None:
     """Y | x of the joint normal of (y, x): mean + C_yx / C_xx (x - E x), C_yy - C_yx² / C_xx."""
     random = torch.Generator().manual_seed(0)
-    scale, std, spread = (torch.rand(50, generator=random, dtype=torch.float64) * 3 + 0.01 for _ in range(3))
+    scale, std, prior_std = (torch.rand(50, generator=random, dtype=torch.float64) * 3 + 0.01 for _ in range(3))
     x, before = (torch.randn(50, 2, generator=random, dtype=torch.float64) for _ in range(2))
-    mean, variance = gaussian_posterior(x, scale, std, before, spread)
-    c_xx, c_yx = scale**2 * spread**2 + std**2, scale * spread**2
+    mean, variance = gaussian_posterior(x, scale, std, before, prior_std)
+    c_xx, c_yx = scale**2 * prior_std**2 + std**2, scale * prior_std**2
     torch.testing.assert_close(mean, before + (c_yx / c_xx)[:, None] * (x - scale[:, None] * before))
-    torch.testing.assert_close(variance, spread**2 - c_yx**2 / c_xx)
-    torch.testing.assert_close(1 / variance, scale**2 / std**2 + 1 / spread**2)
-    for one, certain in (((2.0, 0.0, 1.5), x / 2), ((2.0, 0.7, 0.0), before)):  # x tells y exactly; y was known
+    torch.testing.assert_close(variance, prior_std**2 - c_yx**2 / c_xx)
+    torch.testing.assert_close(1 / variance, scale**2 / std**2 + 1 / prior_std**2)
+    for one, certain in (((2.0, 0.0, 1.5), x / 2), ((2.0, 0.7, 0.0), before)):  # x determines y; y is known
         mean, variance = gaussian_posterior(x, one[0], one[1], before, one[2])
         torch.testing.assert_close(mean, certain)
         assert variance == 0

@@ -42,7 +42,7 @@ STOCHASTIC = [
 
 # Those of many evaluations are left to `make test-all`; by default tests/diffusion/test_known.py draws from them.
 MANY = 900
-PATIENT = [
+MANY_STEPS = [
     pytest.param(*row, marks=[pytest.mark.slow] if row[1] * getattr(row[0], "count", 1) >= MANY else []) for row in STOCHASTIC
 ]
 
@@ -69,12 +69,12 @@ def assert_moments(x: Tensor, mean: Tensor, covariance: Tensor) -> None:
 
 
 @pytest.mark.parametrize("schedule", FOUR, ids=lambda s: type(s).__name__)
-@pytest.mark.parametrize(("sampler", "steps"), PATIENT, ids=lambda v: named(v) if isinstance(v, Sampler) else str(v))
+@pytest.mark.parametrize(("sampler", "steps"), MANY_STEPS, ids=lambda v: named(v) if isinstance(v, Sampler) else str(v))
 def test_the_gaussian_is_drawn_with_its_moments(schedule: Schedule, sampler: Sampler, steps: int) -> None:
     assert_moments(draw(GaussianDenoiser(schedule, MEAN, COVARIANCE), sampler, steps), MEAN, COVARIANCE)
 
 
-@pytest.mark.parametrize(("sampler", "steps"), PATIENT, ids=lambda v: named(v) if isinstance(v, Sampler) else str(v))
+@pytest.mark.parametrize(("sampler", "steps"), MANY_STEPS, ids=lambda v: named(v) if isinstance(v, Sampler) else str(v))
 def test_the_mixture_is_drawn_with_its_weights_and_moments(sampler: Sampler, steps: int) -> None:
     schedule = Cosine()
     means = torch.tensor([[1.2, 0.0], [-1.0, 1.0]], dtype=torch.float64)
@@ -248,7 +248,7 @@ def test_churn_raises_the_noise_by_its_share() -> None:
 
 
 def test_rk45_takes_the_steps_each_image_needs() -> None:
-    """Errors follow the tolerance, images do not depend on their batch, and an impossible tolerance is said."""
+    """Errors follow the tolerance, images do not depend on their batch, and an impossible tolerance raises an error."""
     oracle = MixtureDenoiser(
         torch.ones(2, dtype=torch.float64), [GaussianDenoiser(Rectified(), MEAN * k, COVARIANCE / 9) for k in (-3, 3)]
     )

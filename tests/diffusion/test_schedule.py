@@ -58,7 +58,7 @@ def test_additive_is_the_chain_that_adds_noise(steps: int) -> None:
     assert Additive(steps, scale=False)(1.0)[1] == pytest.approx(np.sqrt(np.linspace(1e-4, 5.0, steps).sum()))
 
 
-def test_the_way_back_from_additive_noise_takes_off_less_than_was_added() -> None:
+def test_the_reverse_step_of_additive_noise_removes_less_than_was_added() -> None:
     """DDIM and the posterior's mean by their formulas; and of N(0, 1) they leave N(0, 1), which x - sqrt(beta) eps does not."""
     schedule, steps = Additive(), 1000
     x, x0 = torch.tensor([[1.3]], dtype=torch.float64), torch.tensor([[-0.2]], dtype=torch.float64)

@@ -60,16 +60,16 @@ def test_more_paths_come_closer_to_the_truth_and_do_not_pass_it() -> None:
 
 @pytest.mark.slow
 def test_paths_lie_between_the_bound_and_the_truth_for_a_trained_model(tmp_path: Path) -> None:
-    random, spread = np.random.default_rng(0), 0.2
+    random, std = np.random.default_rng(0), 0.2
     means = np.array([[1.0, 0.0], [-1.0, 0.5], [0.0, -1.0]])
 
     def draw(n: int) -> np.ndarray:
-        return (means[random.integers(0, 3, n)] + spread * random.normal(size=(n, 2))).astype(np.float32)
+        return (means[random.integers(0, 3, n)] + std * random.normal(size=(n, 2))).astype(np.float32)
 
     model = reverie.train(draw(3000), tmp_path / "run", steps=1500, network="mlp:hidden=64").diffusion
     x = torch.from_numpy(draw(1000))
-    away = (x[:, None] - torch.from_numpy(means)).square().sum(-1) / (2 * spread**2)
-    exact = math.log(3 * 2 * math.pi * spread**2) - (-away).logsumexp(1)
+    away = (x[:, None] - torch.from_numpy(means)).square().sum(-1) / (2 * std**2)
+    exact = math.log(3 * 2 * math.pi * std**2) - (-away).logsumexp(1)
     grid, seeds = even_times(model.denoiser.schedule, 40, 0.01), image_seeds(0, len(x))
     plain = model.bound(x, None, seeds, grid, "forward").nats
     tight = model.importance_weighted(x, None, seeds, grid, "forward", paths=16)

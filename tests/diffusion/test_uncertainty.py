@@ -47,7 +47,7 @@ def test_covariance_of_a_finite_set_is_that_of_its_weighted_members() -> None:
 
 
 class Local(nn.Module):
-    """Two convolutions that are told nothing of the noise level."""
+    """Two convolutions that ignore the noise level."""
 
     def __init__(self) -> None:
         super().__init__()

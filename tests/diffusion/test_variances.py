@@ -36,8 +36,8 @@ def normal(schedule: Schedule, *variances: float) -> GaussianDenoiser:
 
 def mixture(schedule: Schedule) -> MixtureDenoiser:
     first = GaussianDenoiser(schedule, torch.tensor([1.0, 0.2], dtype=F), 0.05 * torch.eye(2, dtype=F))
-    spread = torch.tensor([[0.3, 0.1], [0.1, 0.2]], dtype=F)
-    return MixtureDenoiser(torch.tensor([1.0, 2.0], dtype=F), [first, GaussianDenoiser(schedule, -first.mean, spread)])
+    covariance = torch.tensor([[0.3, 0.1], [0.1, 0.2]], dtype=F)
+    return MixtureDenoiser(torch.tensor([1.0, 2.0], dtype=F), [first, GaussianDenoiser(schedule, -first.mean, covariance)])
 
 
 def of_the_mixture(n: int) -> Tensor:
@@ -103,8 +103,8 @@ def test_the_optimal_variance_has_a_lower_bound_than_the_fixed_ones_and_that_of_
     oracle, x0 = mixture(Cosine()), of_the_mixture(4000)
     seeds = image_seeds(0, len(x0))
     grid = GRIDS["uniform"]()(Cosine(), steps + 1)
-    told = WithVariance(oracle, measure_error_curve(oracle, of_the_mixture(2000), Noise(image_seeds(5, 2000))))
-    denoisers = {"posterior": oracle, "forward": oracle, "optimal": told, "learned": oracle}
+    with_variance = WithVariance(oracle, measure_error_curve(oracle, of_the_mixture(2000), Noise(image_seeds(5, 2000))))
+    denoisers = {"posterior": oracle, "forward": oracle, "optimal": with_variance, "learned": oracle}
     nats = {name: bound(d, x0, grid, Noise(seeds), variance=name).nats for name, d in denoisers.items()}
     for better, worse in (("optimal", "posterior"), ("optimal", "forward"), ("learned", "optimal")):
         gain, error = mean_and_error(nats[worse] - nats[better])  # of the same noise
@@ -116,25 +116,25 @@ def test_the_optimal_variance_has_a_lower_bound_than_the_fixed_ones_and_that_of_
 @pytest.mark.parametrize("variance", ["optimal", "learned"])
 def test_both_derivations_give_one_number(variance: str) -> None:
     oracle, x0 = mixture(Cosine()), of_the_mixture(4000)
-    told: Denoiser = oracle
+    with_variance: Denoiser = oracle
     if variance == "optimal":
-        told = WithVariance(oracle, measure_error_curve(oracle, of_the_mixture(2000), Noise(image_seeds(5, 2000))))
+        with_variance = WithVariance(oracle, measure_error_curve(oracle, of_the_mixture(2000), Noise(image_seeds(5, 2000))))
     grid, n = GRIDS["uniform"]()(Cosine(), 10), len(x0)
-    first, first_error = mean_and_error(bound(told, x0, grid, Noise(image_seeds(0, n)), variance=variance).nats)
-    second, second_error = mean_and_error(by_joint_chain(told, x0, grid, Noise(image_seeds(1, n)), variance=variance))
+    first, first_error = mean_and_error(bound(with_variance, x0, grid, Noise(image_seeds(0, n)), variance=variance).nats)
+    second, second_error = mean_and_error(by_joint_chain(with_variance, x0, grid, Noise(image_seeds(1, n)), variance=variance))
     assert first_error is not None and second_error is not None
     assert abs(first - second) < 4 * math.hypot(first_error, second_error) < 0.5
 
 
 def test_few_steps_of_the_right_variance_draw_from_the_truth() -> None:
-    """The mean and the variance of p(x_s | x_t) are exact for Gaussian data, so that three steps are as good as many."""
+    """The mean and the variance of p(x_s | x_t) are exact for Gaussian data, so that three steps suffice."""
     schedule, n = Rectified(), 20_000
     oracle, grid = normal(schedule, 0.3, 0.3), GRIDS["uniform"](end=0.1)(schedule, 4)
     x0 = math.sqrt(0.3) * torch.randn(4000, 2, dtype=F, generator=torch.Generator().manual_seed(0))
-    told = WithVariance(oracle, measure_error_curve(oracle, x0, Noise(image_seeds(9, 4000))))
+    with_variance = WithVariance(oracle, measure_error_curve(oracle, x0, Noise(image_seeds(9, 4000))))
     alpha, sigma = (float(c) for c in schedule(0.1))
     exact, found = alpha**2 * 0.3 + sigma**2, {}
-    for name, denoiser in (("posterior", oracle), ("forward", oracle), ("optimal", told), ("learned", oracle)):
+    for name, denoiser in (("posterior", oracle), ("forward", oracle), ("optimal", with_variance), ("learned", oracle)):
         noise = Noise(image_seeds(1, n))
         x = noise.like(torch.empty(n, 2, dtype=F))
         found[name] = float(deque(trajectory(denoiser, DDPM(name), x, grid, noise), maxlen=1)[0].x.var())
@@ -162,20 +162,20 @@ def test_the_loss_of_the_variance_is_what_the_chain_pays_and_least_at_the_mean_s
         assert (other > variance_loss(Pair(x0_hat, pair.eps, squared), schedule, pair, t, steps)).all()
 
 
-class Told(nn.Module):
+class VarianceNet(nn.Module):
     """A network of two outputs for each number, that are zero and log 2 whatever it sees."""
 
     def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None) -> Tensor:
         return torch.stack([torch.zeros_like(x), torch.full_like(x, math.log(2))], 2).flatten(1, 2)
 
 
-def test_a_network_tells_the_variance_from_that_for_normal_data_and_wrappers_keep_it() -> None:
-    net = NetDenoiser(Told(), Rectified(), "v", sigma_data=0.5, has_variance=True)
+def test_a_network_learns_the_variance_relative_to_normal_data_and_wrappers_keep_it() -> None:
+    net = NetDenoiser(VarianceNet(), Rectified(), "v", sigma_data=0.5, has_variance=True)
     x, t, cond = torch.randn(3, 2, 4, 4, generator=torch.Generator().manual_seed(0)), 0.4, torch.tensor([0, 1, 2])
     expected = 2 * 0.25 * 0.16 / (0.36 * 0.25 + 0.16)
     wrappers = [
         net, Clip(net), LowPrecision(net), ClassifierFree(net, 3.0, rescale=0.5), ClassifierFree(net, 1.0),
-        AutoGuided(net, NetDenoiser(Told(), Rectified(), "v", has_variance=True), 1.5),
+        AutoGuided(net, NetDenoiser(VarianceNet(), Rectified(), "v", has_variance=True), 1.5),
     ]  # fmt: skip
     for denoiser in wrappers:
         variance = denoiser(x, t, cond).variance

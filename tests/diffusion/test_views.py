@@ -91,7 +91,7 @@ def test_what_is_no_permutation_is_caught() -> None:
 def test_reading_views() -> None:
     found = read_views("identity, patches:count=7,seed=3,rotate180", (1, 28, 28))
     assert list(found) == ["identity", "patches:count=7,seed=3", "rotate180"]
-    for text, shape, said in (
+    for text, shape, message in (
         ("identity,rotate45", (1, 28, 28), "did you mean 'rotate"),
         ("rotate90", (1, 28, 20), "needs square images, .*28x20"),
         ("jigsaw", (1, 28, 20), "needs square"),
@@ -102,7 +102,7 @@ def test_reading_views() -> None:
         ("identity", (2,), "images"),
         ("negate:seed=1", (1, 28, 28), "takes no options"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             read_views(text, shape)
     assert read_views("rotate180,flip_vertical,skew,inner_circle,pixels", (1, 28, 20))
 

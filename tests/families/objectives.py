@@ -25,7 +25,7 @@ from reverie.families.sinkhorn.model import SinkhornGenerator
 from reverie.families.vae.autoencoder import Autoencoder, DenoisingAutoencoder
 from reverie.families.vae.variational import Variational
 
-DATA, BATCHES, DRAWS = 16, 30, 200  # data; training losses of them, by different seeds; draws for what is expected
+DATA, BATCHES, DRAWS = 16, 30, 200  # data; training losses of them, by different seeds; draws for expectations
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A linear autoencoder is PCA, a denoising one knows the score; and what cannot be is told."""
+"""A linear autoencoder is PCA, a denoising one estimates the score; invalid options raise errors."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_the_latent_of_convolutions_is_a_map_and_back_bit_for_bit() -> None:
         ("denoising-autoencoder:sigma=0", "sigma"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(tmp_path: Path, family: str, match: str) -> None:
+def test_invalid_options_raise_user_errors(tmp_path: Path, family: str, match: str) -> None:
     with pytest.raises(UserError, match=match):
         reverie.train("digits8", tmp_path / "run", family=family, **({} if family.startswith("pca") else {"steps": 1}))
     assert not (tmp_path / "run").exists()

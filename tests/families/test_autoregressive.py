@@ -60,10 +60,10 @@ def test_probabilities_of_all_images_add_up_to_one(name: str, shape: tuple[int, 
 
 
 @pytest.mark.parametrize("name", ["fvsbn", "rnn", "lstm", "transformer"])
-def test_a_number_is_told_by_those_before_it_alone(name: str) -> None:
+def test_a_value_depends_on_earlier_values_only(name: str) -> None:
     model = tiny(name, (1, 2, 3)).requires_grad_(False)
 
-    def told(z: Tensor) -> Tensor:
+    def parameters(z: Tensor) -> Tensor:
         if isinstance(model, FVSBN):  # masked by numbers, so the pattern is that of these numbers
             return torch.nn.functional.linear(z, model.weight.masked_fill(~model.earlier, 0))
         assert isinstance(model, SequenceModel)
@@ -71,25 +71,25 @@ def test_a_number_is_told_by_those_before_it_alone(name: str) -> None:
         return model.output_layer(model.net(x)[0])[0]
 
     with torch.backends.mkldnn.flags(enabled=False):  # whose own LSTM is one operation, of which all outputs see all inputs
-        pattern = detect(told, torch.randn(6), method="local" if name == "fvsbn" else "global").toarray()
+        pattern = detect(parameters, torch.randn(6), method="local" if name == "fvsbn" else "global").toarray()
     assert np.array_equal(pattern, np.tril(np.ones((6, 6), bool), -1))
 
 
 @pytest.mark.parametrize("name", TINY)
 @torch.no_grad()
-def test_changing_a_number_changes_what_is_told_of_later_ones_alone(name: str) -> None:
+def test_changing_a_value_changes_the_parameters_of_later_ones_only(name: str) -> None:
     model = tiny(name, (1, 3, 3))
     z = torch.ones(10, 9)
     z[torch.arange(9), torch.arange(9)] = -1.0  # the last is as it was
-    told = model.output_parameters(z, None)[..., 0]
-    change = (told[:9] - told[9]).abs()  # (changed, told)
+    parameters = model.output_parameters(z, None)[..., 0]
+    change = (parameters[:9] - parameters[9]).abs()  # (changed value, parameter)
     assert float(change.tril().max()) < 1e-5 and bool((change.triu(1)[:8].amax(1) > 1e-3).all())
 
 
 def test_the_recurrence_in_blocks_is_the_recurrence() -> None:
     random = torch.Generator().manual_seed(0)
-    for inputs, told, count in ((1, 1, 5), (3, 4, 900)):  # of several numbers a block, and of one
-        shapes = ((9, inputs, 300), (count, 300), (9, 300, told), (9, told))
+    for inputs, outputs, count in ((1, 1, 5), (3, 4, 900)):  # of several numbers a block, and of one
+        shapes = ((9, inputs, 300), (count, 300), (9, 300, outputs), (9, outputs))
         weights = [torch.randn(s, generator=random).requires_grad_() for s in shapes]
         x = torch.randn(count, 9, inputs, generator=random)
         into, first, out, bias = weights
@@ -142,8 +142,8 @@ def test_completion_is_the_enumerated_conditional(name: str, first: bool, labels
     for label in range(max(1, labels)):
         cond = torch.full((len(x),), label) if labels else None
         there = _joint(model, x, cond, seen)
-        told = model.log_prob(x, cond, torch.empty(0), order=model.order_around(seen.flatten())).nats
-        torch.testing.assert_close(told, there, rtol=0, atol=1e-5)
+        log_p = model.log_prob(x, cond, torch.empty(0), order=model.order_around(seen.flatten())).nats
+        torch.testing.assert_close(log_p, there, rtol=0, atol=1e-5)
         joint += (prior[label].exp() if prior is not None else 1) * there.exp()
     joint[(x[:, seen] != truth[seen]).any(1)] = 0
     assert _p_value(drawn, x, joint / joint.sum()) > 1e-3
@@ -217,7 +217,7 @@ def test_truncation_keeps_the_values_and_cuts_the_gradients(name: str) -> None:
     assert not bool(grad[:, :4].any()) and bool(grad[:, 4:8].any())
 
 
-def test_hidden_units_that_are_dropped_tell_nothing_and_the_rest_more() -> None:
+def test_dropped_hidden_units_have_no_effect_and_the_others_are_rescaled() -> None:
     model, x = tiny("nade", (1, 2, 3)), every((1, 2, 3))
     model.dropout = 0.5
     with torch.no_grad():

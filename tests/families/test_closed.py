@@ -211,7 +211,7 @@ def test_one_image_has_a_density_and_one_point_has_not(make: Make) -> None:
             list(make((3,)).fit(data, None, seed=0))
 
 
-def test_what_cannot_be_fitted_is_said(make: Make) -> None:
+def test_data_that_cannot_be_fitted_raise_user_errors(make: Make) -> None:
     x, y = points()
     for data, labels, of, words in (
         (x[:0], None, 0, "no train"), (x, None, 2, "with labels"), (x, y, 0, "without labels"), (x[:, :2], None, 0, "shape"),

@@ -1,4 +1,4 @@
-"""Clusters of images: they are those of a peer, are drawn as often as they occur, and are told where they should be."""
+"""Clusters of images: they agree with scikit-learn, are sampled by frequency, and condition the network."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from reverie.families.diffusion.noise_levels import noised_losses, optimum_level
 TINY = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
 
-def spread_of(x: torch.Tensor, centres: torch.Tensor) -> float:
+def mean_distance(x: torch.Tensor, centres: torch.Tensor) -> float:
     return float(squared(x.double(), centres.double()).min(1).values.sum())
 
 
@@ -44,7 +44,7 @@ def test_centres_of_blobs_are_their_means() -> None:
 def test_clusters_of_digits_are_as_tight_as_those_of_scikit_learn() -> None:
     x = downscale(load_data("digits8").batch(torch.arange(1500))[0])
     peer = KMeans(30, n_init=3, random_state=0).fit(x.numpy())
-    assert spread_of(x, k_means(x, 30)) < 1.05 * peer.inertia_
+    assert mean_distance(x, k_means(x, 30)) < 1.05 * peer.inertia_
 
 
 def test_fewer_data_than_clusters_leave_centres_over() -> None:
@@ -71,13 +71,13 @@ def test_clusters_are_drawn_as_often_as_they_occur_with_a_label() -> None:
     )
     assert len(of[labels == 1].unique()) == 1 and len(of[labels == 0].unique()) == 2
     seeds = image_seeds(0, 20_000)
-    asked = torch.arange(20_000) % 2
-    drawn = clusters.sample(seeds, asked)
-    assert set(drawn[asked == 1].tolist()) == set(of[labels == 1].tolist())
+    requested = torch.arange(20_000) % 2
+    drawn = clusters.sample(seeds, requested)
+    assert set(drawn[requested == 1].tolist()) == set(of[labels == 1].tolist())
     wanted = clusters.counts[0] / clusters.counts[0].sum()
-    found = torch.bincount(drawn[asked == 0], minlength=3) / 10_000
+    found = torch.bincount(drawn[requested == 0], minlength=3) / 10_000
     assert float((found - wanted).abs().max()) < 4 * 0.5 / 100
-    assert torch.equal(clusters.sample(seeds[7:9], asked[7:9]), drawn[7:9])  # each by its own seed alone
+    assert torch.equal(clusters.sample(seeds[7:9], requested[7:9]), drawn[7:9])  # each by its own seed alone
 
 
 @pytest.fixture(scope="module")
@@ -86,32 +86,34 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> reverie.Run:
     return reverie.train("digits8", place, steps=30, clusters=4, network=TINY, augment="shift", progress=False)
 
 
-def test_a_run_keeps_its_clusters_and_tells_them(run: reverie.Run) -> None:
+def test_a_run_stores_its_clusters_and_is_conditioned_on_them(run: reverie.Run) -> None:
     model = reverie.load(run.path).diffusion
     assert model.clusters is not None and len(model.clusters) == 4 and model.augmentation_width == 2
     assert int(model.clusters.counts.sum()) > 1000
     net = model.denoiser.net
     assert net.told.weight.shape == (16, 6) and bool((net.told.weight[:, 2:].abs().sum(0) > 0).all())
-    told = model.conditioning_of(torch.rand(3, 1, 8, 8), torch.tensor([[0.5, 0.0]] * 3), torch.tensor([False, True, False]))
-    assert told is not None
-    assert told[:, :2].tolist() == [[0.5, 0.0]] * 3 and told[:, 2:].sum(1).tolist() == [1, 0, 1]
+    conditioning = model.conditioning_of(
+        torch.rand(3, 1, 8, 8), torch.tensor([[0.5, 0.0]] * 3), torch.tensor([False, True, False])
+    )
+    assert conditioning is not None
+    assert conditioning[:, :2].tolist() == [[0.5, 0.0]] * 3 and conditioning[:, 2:].sum(1).tolist() == [1, 0, 1]
 
 
-def test_where_no_label_is_told_no_cluster_is_either(run: reverie.Run) -> None:
+def test_without_a_label_there_is_no_cluster_conditioning(run: reverie.Run) -> None:
     model = run.diffusion
     assert model.clusters is not None
     with torch.no_grad():
         model.denoiser.net.leave.weight.normal_(generator=torch.Generator().manual_seed(0))  # a short training left it silent
         x, cond = torch.randn(2, 1, 8, 8), torch.tensor([3, 5])
-        told = model.clusters.one_hot(torch.tensor([1, 2]), model.augmentation_width)
-        guided = ClassifierFree(WithClusters(model.denoiser, told), 2.0)(x, 0.5, cond)
-        this = model.denoiser.estimate(x, 0.5, cond, told)
+        conditioning = model.clusters.one_hot(torch.tensor([1, 2]), model.augmentation_width)
+        guided = ClassifierFree(WithClusters(model.denoiser, conditioning), 2.0)(x, 0.5, cond)
+        this = model.denoiser.estimate(x, 0.5, cond, conditioning)
         none = model.denoiser(x, 0.5, torch.full_like(cond, NULL))
         assert not torch.allclose(this.x0, model.denoiser(x, 0.5, cond).x0, atol=1e-4)
     torch.testing.assert_close(guided.x0, none.x0 + 2 * (this.x0 - none.x0), rtol=1e-4, atol=1e-5)
 
 
-def test_samples_go_by_their_clusters_and_steering_does_not(run: reverie.Run) -> None:
+def test_samples_are_conditioned_on_clusters_and_steering_is_not(run: reverie.Run) -> None:
     model = run.diffusion
     assert model.clusters is not None
     seen: list[torch.Tensor | None] = []
@@ -119,29 +121,33 @@ def test_samples_go_by_their_clusters_and_steering_does_not(run: reverie.Run) ->
     try:
         run.sample(5, label="2", steps=3, autoguidance=1.0)
         wanted = model.clusters.sample(image_seeds(0, 5), torch.full((5,), 2))
-        assert len(seen) == 3 and all(told is not None and torch.equal(told[:, 2:].argmax(1), wanted) for told in seen)
+        assert len(seen) == 3 and all(
+            conditioning is not None and torch.equal(conditioning[:, 2:].argmax(1), wanted) for conditioning in seen
+        )
         seen.clear()
         run.sample(2, label="2:1,3:1", steps=3, autoguidance=1.0)
         reverie.inpaint(run, image=np.zeros((8, 8), np.float32), mask=np.eye(8, dtype=bool), n=1, steps=3)
-        assert seen and all(told is None for told in seen)
+        assert seen and all(conditioning is None for conditioning in seen)
     finally:
         handle.remove()
 
 
-def test_the_held_out_loss_is_that_of_a_network_that_is_told(run: reverie.Run) -> None:
+def test_the_held_out_loss_uses_cluster_conditioning(run: reverie.Run) -> None:
     data = load_data("digits8").split(0)[1]
-    as_told, without = (
+    conditional, without = (
         noised_losses(run.diffusion, data, 0, denoiser)[1].mean() for denoiser in (None, run.diffusion.denoiser)
     )
-    assert as_told < without
+    assert conditional < without
 
 
-def test_the_least_loss_is_that_of_a_model_that_is_told_clusters(run: reverie.Run) -> None:
+def test_the_optimum_is_conditioned_on_clusters(run: reverie.Run) -> None:
     data = load_data("digits8").split(0)[0]
     least = optimum_levels(run.diffusion, data, 0)
-    untold = copy.deepcopy(run.diffusion)
-    untold.clusters = None
-    assert least[-1] < 0.9 * optimum_levels(untold, data, 0)[-1]  # at most noise, where a cluster tells most
+    unconditional = copy.deepcopy(run.diffusion)
+    unconditional.clusters = None
+    assert (
+        least[-1] < 0.9 * optimum_levels(unconditional, data, 0)[-1]
+    )  # at the largest noise, where a cluster is most informative
 
 
 def test_a_resumed_run_is_bit_for_bit_the_same(tmp_path: Path) -> None:
@@ -154,7 +160,7 @@ def test_a_resumed_run_is_bit_for_bit_the_same(tmp_path: Path) -> None:
     assert kept.keys() == again.keys() and all(torch.equal(kept[name], again[name]) for name in kept)
 
 
-def test_a_run_that_starts_from_another_keeps_its_clusters_and_counts_anew(run: reverie.Run, tmp_path: Path) -> None:
+def test_a_finetuned_run_keeps_the_clusters_and_recounts_them(run: reverie.Run, tmp_path: Path) -> None:
     some = load_data("digits8").take(torch.arange(300))
     images, labels = some.x.numpy()[:, 0], some.labels.numpy()
     made = reverie.train((images, labels), tmp_path / "r", steps=1, start_from=run.path, augment="shift", progress=False)
@@ -180,7 +186,7 @@ def test_an_adapter_fits_a_run_with_clusters(run: reverie.Run, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "said"),
+    ("data", "options", "message"),
     [
         ("moons", {"points": 100}, "--clusters needs images"),
         ("digits8", {"network": "diffusers-unet"}, "takes no clusters"),
@@ -188,8 +194,8 @@ def test_an_adapter_fits_a_run_with_clusters(run: reverie.Run, tmp_path: Path) -
         ("digits8", {"purpose": "likelihood"}, "give --clusters 0"),
     ],
 )
-def test_clusters_that_cannot_be_are_refused(data: str, options: dict[str, object], said: str, tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=said):
+def test_invalid_clusters_raise_user_errors(data: str, options: dict[str, object], message: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=message):
         reverie.train(data, tmp_path / "r", steps=2, progress=False, **{"clusters": 3, **options})
     assert not (tmp_path / "r").exists()
 
@@ -205,5 +211,5 @@ def test_k_means_ends_with_its_time() -> None:
     whole, none, plenty = (k_means(x, 20, deadline=until) for until in (None, Deadline(0.0), Deadline(1e9)))
     start = k_means(x, 20, deadline=Deadline(-1.0))
     assert torch.equal(whole, plenty) and torch.equal(none, start) and not torch.equal(none, whole)
-    spread_of = [float(torch.cdist(x.double(), centres).min(1).values.square().mean()) for centres in (whole, none)]
-    assert spread_of[0] < spread_of[1] < 1.5 * spread_of[0]
+    mean_distance = [float(torch.cdist(x.double(), centres).min(1).values.square().mean()) for centres in (whole, none)]
+    assert mean_distance[0] < mean_distance[1] < 1.5 * mean_distance[0]

@@ -1,4 +1,4 @@
-"""What is drawn with when nothing is said: few steps for drawing, more where something steers."""
+"""Default samplers: few steps, more with steering."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_another_sampler_has_the_steps_that_it_needs() -> None:
 
 
 @pytest.mark.parametrize("profile", ["data", "codes"])
-def test_colour_images_are_drawn_in_twenty_evaluations_unless_something_steers(profile: SamplingProfile) -> None:
+def test_colour_images_use_twenty_evaluations_without_steering(profile: SamplingProfile) -> None:
     assert chosen_sampling(COLOUR, {}, profile) == ("dpm++sde", 20, "uniform")
     assert "emoji and photos" in explain_sampling(COLOUR, {}, profile) and "as requested" in explain_sampling(
         COLOUR, {"steps": 12}, profile
@@ -38,7 +38,7 @@ def test_steering_keeps_its_own(key: str) -> None:
     assert chosen_sampling(GREY, {key: object(), "steps": 7}) == ("ddpm", 7, "uniform")
 
 
-def test_a_student_is_drawn_in_four_however_it_is_asked() -> None:
+def test_a_student_samples_in_four_steps_with_every_sampler() -> None:
     assert chosen_sampling(GREY, {}, "student") == ("ddpm", 4, "trailing:last=0.5")
     assert chosen_sampling((2,), {"steps": 1, "steer": object()}, "student") == ("ddpm", 1, "trailing:last=0.5")
 
@@ -50,7 +50,7 @@ def test_a_student_of_classifiers_is_drawn_in_two_unless_it_is_steered() -> None
 
 
 @pytest.mark.parametrize(
-    ("options", "profile", "said"),
+    ("options", "profile", "message"),
     [
         ({}, "data", "dpm++sde in 12 steps"),
         ({"sampler": "ddpm"}, "data", "ddpm in 40 steps"),
@@ -58,8 +58,8 @@ def test_a_student_of_classifiers_is_drawn_in_two_unless_it_is_steered() -> None
         ({}, "quick student", "ddpm in 2 steps "),
     ],
 )
-def test_what_is_chosen_is_said(options: dict[str, str], profile: SamplingProfile, said: str) -> None:
-    assert said in explain_sampling(GREY, options, profile)
+def test_the_chosen_sampling_is_explained(options: dict[str, str], profile: SamplingProfile, message: str) -> None:
+    assert message in explain_sampling(GREY, options, profile)
 
 
 def test_steps_are_a_number_or_auto() -> None:

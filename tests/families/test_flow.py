@@ -59,7 +59,7 @@ def test_every_transform_is_undone(case: str) -> None:
         assert z.shape == x.shape and (flow.transform.inverse(z, cond) - x).abs().max() < 1e-5
         assert not flow.transform.uniform or (z.min() >= 0 and z.max() <= 1)
         other, _ = flow.transform(x, 1 - cond)
-    assert (other - z).abs().max() > 1e-3  # labels are told
+    assert (other - z).abs().max() > 1e-3  # conditioned on labels
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -134,7 +134,7 @@ def test_what_is_hidden_and_added_is_a_function_of_the_seed() -> None:
     assert not torch.equal(flow.loss(x, None, 3), flow.loss(x, None, 4))
 
 
-def test_both_ways_are_one_and_are_timed() -> None:
+def test_directions_are_inverse_and_timed() -> None:
     flow = made("maf", (3,), POINTS, labels=0)
     x = torch.randn(16, 3)
     assert torch.allclose(flow.from_latent(flow.to_latent(x)), x, atol=1e-4)
@@ -142,7 +142,7 @@ def test_both_ways_are_one_and_are_timed() -> None:
     assert 0 < there < 1 and 0 < back < 1
 
 
-def test_a_missing_package_is_told_in_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]  # a fixture
+def test_a_missing_package_raises_a_user_error(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]  # a fixture
     monkeypatch.setitem(sys.modules, "zuko", None)
     with pytest.raises(UserError, match=r"zuko.*pip install 'reverie\[flow\]'"):
         reverie.train("spiral", tmp_path / "run", family="flow", points=50)

@@ -58,8 +58,8 @@ def test_d_separation_is_where_partial_correlations_of_linear_gaussian_models_ar
     weights = np.zeros((len(at), len(at)))
     for a, b in graph.edges:
         weights[at[b], at[a]] = random.choice([-1, 1]) * random.uniform(0.5, 1.5)
-    spread = np.linalg.inv(np.eye(len(at)) - weights)
-    covariance = spread @ np.diag(random.uniform(0.5, 2, len(at))) @ spread.T
+    solution = np.linalg.inv(np.eye(len(at)) - weights)
+    covariance = solution @ np.diag(random.uniform(0.5, 2, len(at))) @ solution.T
     for a, b in combinations(graph.nodes, 2):
         others = [v for v in graph.nodes if v not in (a, b)]
         for c in (c for n in range(len(others) + 1) for c in combinations(others, n)):
@@ -119,7 +119,7 @@ def test_factorisations_are_read_as_they_are_written_in_books() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("p(x | z) p(y)", "z, which has no factor"),
         ("p(a | b) p(b | c) p(c | a)", "cycle: a -> c -> b -> a"),
@@ -138,14 +138,14 @@ def test_factorisations_are_read_as_they_are_written_in_books() -> None:
         ("prod_{t=1}^99999 p(x_t)", "more than 1000"),
     ],
 )
-def test_a_wrong_factorisation_is_refused(text: str, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_an_invalid_factorisation_raises_a_user_error(text: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         BayesNet.from_factorisation(text, T=3)
 
 
-def test_wrong_questions_are_refused() -> None:
+def test_invalid_queries_raise_user_errors() -> None:
     graph = BayesNet.from_arrows("a -> b -> c", observed=["c"])
-    for ask, said in (
+    for ask, message in (
         (lambda: graph.d_separated("a", "x"), "unknown variable 'x'"),
         (lambda: graph.d_separated("a", "b", ["a"]), "a is in two of the sets"),
         (lambda: graph.markov_blanket("d"), "unknown variable 'd'"),
@@ -156,7 +156,7 @@ def test_wrong_questions_are_refused() -> None:
         (lambda: BayesNet.from_arrows("a -> b", observed=["c"]), "unknown variable 'c'"),
         (lambda: BayesNet.from_factorisation("p(x_T)", T=10**9), "between 0 and 1000"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             ask()
 
 
@@ -172,7 +172,7 @@ def test_copies_of_a_plate_are_independent_given_what_they_share() -> None:
         graph.unrolled(U=0)
 
 
-def test_every_family_tells_its_graph() -> None:
+def test_every_family_has_a_graph() -> None:
     assert set(FAMILIES) <= set(GRAPHICAL)
     assert all(family.graph is GRAPHICAL[name] for name, family in FAMILIES.items())
 

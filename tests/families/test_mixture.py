@@ -49,13 +49,15 @@ def test_the_mixture_is_that_of_scikit_learn_from_the_same_start(form: str) -> N
 
 @pytest.mark.parametrize("form", ["full", "diagonal", "low-rank"])
 @pytest.mark.parametrize("floor", [1e-6, 0.5])
-@pytest.mark.parametrize("spread", [0.0, 0.3])
-def test_no_iteration_lowers_the_likelihood(form: str, floor: float, spread: float) -> None:
+@pytest.mark.parametrize("noise_variance", [0.0, 0.3])
+def test_no_iteration_lowers_the_likelihood(form: str, floor: float, noise_variance: float) -> None:
     x = clumps(200, components=4, size=4, apart=2.0)
     rank = {"full": 4, "diagonal": 0, "low-rank": 2}[form]
     least = torch.full((4,), floor).double()
     normals = initial_components(x, 4, rank, x.var(0), least, seed=1)
-    nats = [m.nats for m in em(x, normals, torch.full((4,), 0.25).double(), least, spread, tolerance=0.0, iterations=40)]
+    nats = [
+        m.nats for m in em(x, normals, torch.full((4,), 0.25).double(), least, noise_variance, tolerance=0.0, iterations=40)
+    ]
     assert len(nats) > 5
     assert min(b - a for a, b in pairwise(nats)) > -1e-12
     assert nats[-1] > nats[0] + 0.01

@@ -81,7 +81,7 @@ def test_a_label_moves_the_mean_and_leaves_the_directions() -> None:
         torch.testing.assert_close(model.decode(torch.zeros(1, 3), cond)[0], mean.float())
 
 
-def test_labels_of_one_datum_each_leave_nothing_to_tell_the_noise_by() -> None:
+def test_labels_of_one_datum_each_leave_no_noise_to_estimate() -> None:
     with pytest.raises(UserError, match="without labels"):
         list(PCAModel((3,), 4).fit(normal(4, 3), torch.arange(4), seed=0))
 

@@ -1,4 +1,4 @@
-"""Flows, of which networks hide a part, and the generator, whose epsilon falls, go on bit for bit."""
+"""Flows with dropout, and the generator with its decreasing epsilon, resume bit for bit."""
 
 from __future__ import annotations
 

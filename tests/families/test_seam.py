@@ -59,7 +59,7 @@ def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return reverie.train(data, tmp_path_factory.mktemp("runs") / f"{name}-{kind}", **options)
 
 
-def test_a_run_is_read_as_it_was_written_and_draws_the_same(run: Run) -> None:
+def test_a_saved_run_loads_and_samples_the_same(run: Run) -> None:
     config = read_config(run.path)
     assert (
         isinstance(config, Config)
@@ -93,14 +93,14 @@ def test_samples_have_the_shape_and_range_of_the_data(run: Run) -> None:
     assert run.sample(6, label="all").labels == [names[k % len(names)] for k in range(6)]
 
 
-def test_held_out_figures_are_kept_and_judged(run: Run) -> None:
+def test_held_out_metrics_are_recorded_and_compared(run: Run) -> None:
     last = run.metrics()[-1]
     assert last["fraction"] == 1 and np.isfinite([last["held_out"], last["train_loss"]]).all()
     lines = verdict(run).lines
     assert len(lines) == 3 and "held-out" in lines[1]
 
 
-def test_likelihood_is_what_the_family_says(run: Run) -> None:
+def test_the_likelihood_is_of_the_declared_kind(run: Run) -> None:
     family = run.config.model_family
     data = load_data(run.config.data.source, **run.config.data.reading)
     x, labels = data.batch(torch.arange(3))
@@ -124,7 +124,7 @@ def assert_trained_by(run: Run, objective: Objective) -> None:
     assert abs(trained.value - expected.value) < 4 * error + 1e-3 * (1 + abs(expected.value)), (trained, expected)
 
 
-def test_the_training_loss_is_what_the_family_says(run: Run) -> None:
+def test_the_training_loss_has_the_declared_measure(run: Run) -> None:
     assert_trained_by(run, likelihood_of_tokens if run.kind == "text" else OBJECTIVES[run.config.family.name])
 
 
@@ -174,14 +174,14 @@ ASKING = {
 
 
 @pytest.mark.parametrize("verb", ASKING)
-def test_what_a_family_cannot_do_is_refused_with_those_that_can(run: Run, verb: str) -> None:
+def test_missing_abilities_raise_user_errors_that_name_families(run: Run, verb: str) -> None:
     if verb in run.config.model_family.can:
         return
     with pytest.raises(UserError, match=f"which cannot {verb}; families that can: .*diffusion"):
         ASKING[verb](run)
 
 
-def test_options_of_other_families_are_refused(run: Run) -> None:
+def test_options_of_other_families_raise_user_errors(run: Run) -> None:
     if "sampler" not in run.config.model_family.options:
         with pytest.raises(UserError, match="has no --sampler; families that have: diffusion"):
             run.sample(1, sampler="ddim")
@@ -203,7 +203,9 @@ def test_options_of_other_families_are_refused(run: Run) -> None:
         ({"family": "gaussian", "start_from": "."}, "run|start"),
     ],
 )
-def test_mistakes_are_told_before_anything_is_written(tmp_path: Path, given: dict[str, Any], match: str) -> None:
+def test_invalid_options_raise_user_errors_before_anything_is_written(
+    tmp_path: Path, given: dict[str, Any], match: str
+) -> None:
     with pytest.raises(UserError, match=match):
         reverie.train("spiral", tmp_path / "run", points=100, **given)
     assert not (tmp_path / "run").exists()

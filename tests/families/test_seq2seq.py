@@ -1,4 +1,4 @@
-"""Models of answers: exact likelihoods, greedy and beam search, going on bit for bit, sources of every kind."""
+"""Sequence-to-sequence models: exact likelihoods, greedy and beam search, bit-for-bit resuming, all kinds of sources."""
 
 from __future__ import annotations
 
@@ -93,8 +93,8 @@ def test_one_beam_is_greedy_and_its_probability_that_of_the_answer(name: str) ->
         assert list(found.tokens) == greedy
         if found.ended:
             ids = model.source_tokens(source, torch.zeros(1, dtype=torch.int64))[0].tolist()
-            said = float(model.log_targets(pair(ids, greedy)).double().sum())
-            assert found.log_prob == pytest.approx(said, abs=1e-5)
+            expected = float(model.log_targets(pair(ids, greedy)).double().sum())
+            assert found.log_prob == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -143,7 +143,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return reverie.train(folder / "turned.csv", folder / "run", family=family, steps=120, batch=64)
 
 
-def test_it_answers_what_it_never_saw(run: Run, command, tmp_path: Path) -> None:
+def test_it_answers_held_out_sources(run: Run, command, tmp_path: Path) -> None:
     found = reverie.evaluate(run)
     figures = found["sections"]["answers"]
     assert figures["exact_match"]["value"] >= 0.9 and figures["exact_match"]["n"] == 26
@@ -163,7 +163,7 @@ def test_it_answers_what_it_never_saw(run: Run, command, tmp_path: Path) -> None
     assert reverie.answers(run, "edc", 2)[0].text == "cde"
 
 
-def test_alignment_is_drawn_of_what_is_asked(run: Run, command, tmp_path: Path) -> None:
+def test_alignment_shows_the_requested_texts(run: Run, command, tmp_path: Path) -> None:
     code, _, _ = command("gallery", "alignment", run.path, "--prompt", "abc", "--out", tmp_path / "a.png")
     assert code == 0 and (tmp_path / "a.png").stat().st_size > 1000
     sources, targets, layers = run.model.alignment("abc")
@@ -217,7 +217,7 @@ GOING_ON = ["seq2seq:dim=8,dropout=0.2", pytest.param("transformer-seq2seq:dim=8
 
 
 @pytest.mark.parametrize("family", GOING_ON)
-def test_going_on_is_bit_for_bit(tmp_path: Path, family: str) -> None:
+def test_resuming_is_bit_for_bit(tmp_path: Path, family: str) -> None:
     options: dict[str, Any] = {"family": family, "steps": 8, "batch": 8, "points": 60}
     whole = reverie.train("numbers-fa", tmp_path / "whole", **options)
     training = reverie.api.begin("numbers-fa", tmp_path / "parts", **options)
@@ -241,7 +241,7 @@ def test_attention_is_what_turns_long_strings_round(tmp_path: Path, attention: s
 
 
 @pytest.mark.parametrize("kind", ["text", "pairs"])
-def test_texts_are_kept_in_the_run_if_that_is_asked_for(tmp_path: Path, kind: str) -> None:
+def test_texts_are_stored_in_the_run_on_request(tmp_path: Path, kind: str) -> None:
     data = tmp_path / ("t.csv" if kind == "pairs" else "t.txt")
     rows = [f"{k},{k + 1}x" for k in range(40)]
     data.write_text("source,target\n" + "\n".join(rows) if kind == "pairs" else "سلام, world. " * 40)

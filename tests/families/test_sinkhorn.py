@@ -26,7 +26,7 @@ def generator(labels: int = 0, **options: object) -> SinkhornGenerator:
 
 @pytest.mark.parametrize("cost", ["squared", "euclidean"])
 @pytest.mark.parametrize("epsilon", [0.3, 0.02])
-def test_the_divergence_and_its_gradient_are_those_of_the_transport_room(cost: str, epsilon: float) -> None:
+def test_the_divergence_and_its_gradient_equal_those_of_the_transport_package(cost: str, epsilon: float) -> None:
     model, random = generator(cost=cost), torch.Generator().manual_seed(0)
     model.unit.fill_(2.0)
     x, y = torch.randn(60, 2, generator=random), 0.5 + torch.randn(70, 2, generator=random)
@@ -61,7 +61,7 @@ def test_blur_is_punished_where_batches_are_independent() -> None:
 
 
 @pytest.mark.parametrize("cost", get_args(SinkhornSettings.model_fields["cost"].annotation))
-def test_a_move_to_another_label_costs_what_was_asked(cost: str) -> None:
+def test_transport_to_another_label_has_the_requested_cost(cost: str) -> None:
     model = generator(labels=3, label_cost=1.5, cost=cost)
     model.unit.fill_(2.0)
     points = model._points(torch.zeros(3, 2), torch.tensor([0, 1, 2]))

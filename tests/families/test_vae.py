@@ -94,7 +94,7 @@ def test_the_bound_rises_with_the_number_of_draws_to_the_exact_likelihood() -> N
     found = model.log_prob(x, None, image_seeds(0, 64), 4096)
     assert torch.allclose(found.nats, exact, atol=0.2) and abs(means[-1] - float(exact.mean())) < 0.01
     z = (found.nats - exact) / found.error
-    assert 0.6 < float(z.std()) < 1.5  # the error that is told is the one that is made
+    assert 0.6 < float(z.std()) < 1.5  # the reported error is the actual one
 
 
 def test_one_draw_in_training_and_many_have_the_same_bound_on_average() -> None:
@@ -152,7 +152,7 @@ def test_an_untrained_decoder_says_what_is_true_of_each_number_alone(name: str, 
     assert torch.allclose(mean, x.mean(0), atol=0.02)
 
 
-def test_labels_are_told_and_needed() -> None:
+def test_labels_condition_the_model_and_are_required() -> None:
     encoder, decoder = ResidualMLP((3,), (4,), 8, 0, labels=2), ResidualMLP((2,), (3, 1), 8, 0, labels=2)
     model = VAE(encoder, decoder, (2,), observation=OBSERVATIONS["bernoulli"](2), codec=Levels([0, 255]), shape=(3,), labels=2)
     x, seeds = torch.ones(2, 3), torch.arange(2)
@@ -173,7 +173,7 @@ def test_labels_are_told_and_needed() -> None:
         ({"family": "gaussian", "beta": 1}, "has no option 'beta'.*vae"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(tmp_path: Path, given: dict[str, object], match: str) -> None:
+def test_invalid_options_raise_user_errors(tmp_path: Path, given: dict[str, object], match: str) -> None:
     with pytest.raises(UserError, match=match):
         reverie.train("digits8", tmp_path / "run", steps=1, **given)
     assert not (tmp_path / "run").exists()

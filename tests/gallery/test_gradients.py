@@ -27,7 +27,7 @@ def test_without_inputs_the_derivative_is_a_power_of_the_recurrent_matrix() -> N
 
 
 @pytest.mark.parametrize("net", [RNN(3, 2), LSTM(3, 2)], ids=["rnn", "lstm"])
-def test_it_is_the_derivative_of_the_whole_way(net: RNN | LSTM) -> None:
+def test_it_is_the_derivative_over_all_steps(net: RNN | LSTM) -> None:
     x = torch.randn(4, 3, dtype=torch.float64)
     net = net.double()
     first = [torch.zeros(2, 1, 3, dtype=torch.float64, requires_grad=True) for _ in range(1 + isinstance(net, LSTM))]

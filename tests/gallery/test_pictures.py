@@ -57,12 +57,12 @@ def test_the_forward_process_as_a_sheet_and_a_film(command, tmp_path: Path) -> N
 def test_the_forward_process_takes_data_in_memory_and_refuses_what_is_unknown(tmp_path: Path) -> None:
     files = api.gallery("forward", tmp_path / "g", data=np.random.default_rng(0).normal(size=(50, 3)), schedule="rectified")
     assert [path.name for path in files] == ["forward.png", "forward.gif"] and all(path.exists() for path in files)
-    for wrong, said in (
+    for wrong, message in (
         ({"schedule": "liner"}, "did you mean 'linear'"),
         ({"seed": -1}, "seed"),
         ({"scales": "1"}, "no option 'scales'"),
     ):
-        with pytest.raises(UserError, match=said):
+        with pytest.raises(UserError, match=message):
             api.gallery("forward", tmp_path / "h", data="moons", **wrong)
     with pytest.raises(UserError, match="needs a dataset"):
         api.gallery("forward", tmp_path / "h")
@@ -104,7 +104,7 @@ def test_noise_is_normal(command, tmp_path: Path) -> None:
 def test_one_noise_level_is_too_small_or_too_large() -> None:
     data, _ = load_data("spiral", POINTS, 1).batch(torch.arange(POINTS))
     small, middle, large, every = (learn(data, sigma, seed=1) for sigma in (0.02, 0.2, 2.0, None))
-    assert small.wrong.double().mean() > 4 * middle.wrong.double().mean()  # off the data it was never taught
+    assert small.wrong.double().mean() > 4 * middle.wrong.double().mean()  # off the data it was not trained
     assert large.wrong.sum() == 0 and large.error < 1e-2  # there is little to learn,
     assert large.drawn.off > 3 * middle.drawn.off and large.exact.off > 3 * middle.exact.off  # even for the exact score
     assert every.drawn.off < middle.drawn.off  # as sharp as little noise allows,

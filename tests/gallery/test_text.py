@@ -23,7 +23,7 @@ def test_the_formula_counts_every_operation(n: int, d: int, layers: int) -> None
 
 
 def test_gradients_vanish_in_a_plain_network_and_last_with_residuals_and_norms() -> None:
-    ends = {way: float(norms[0] / norms[-1]) for way in VARIANTS for norms in [gradients(way)]}
+    ends = {name: float(norms[0] / norms[-1]) for name in VARIANTS for norms in [gradients(name)]}
     assert len(gradients("plain")) == DEPTH + 1
     assert ends["plain"] < 1e-6 and ends["residual"] > 100
     assert 0.1 < ends["residual, LayerNorm before (pre)"] < 20 and 0.1 < ends["residual, LayerNorm after (post)"] < 20

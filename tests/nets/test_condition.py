@@ -62,7 +62,7 @@ def test_what_stands_after_the_end_of_a_text_changes_nothing() -> None:
 
 @pytest.mark.parametrize("name", ["unet", "transformer"])
 @pytest.mark.parametrize("attends", [False, True])
-def test_networks_are_told_rows(name: str, attends: bool) -> None:
+def test_networks_take_condition_vectors(name: str, attends: bool) -> None:
     torch.manual_seed(0)
     size = {"widths": (8, 12), "groups": 4} if name == "unet" else {"dim": 32, "layers": 2, "heads": 2}
     options = {"vocabulary": 9, "length": 4, "numbers": 2, "cond_channels": 3}
@@ -89,8 +89,8 @@ def test_networks_are_told_rows(name: str, attends: bool) -> None:
         torch.testing.assert_close(other[1], y[1])
 
 
-def test_a_number_that_is_not_told_adds_nothing() -> None:
+def test_a_missing_number_adds_nothing() -> None:
     encoder = ConditionEncoder(0, 0, 1, 0, (4, 4), 16, 0)
-    told, untold = encoder(torch.tensor([[0.7], [NAN]]), torch.zeros(2, 1, 4, 4))[0]
-    assert told.abs().sum() > 0
-    torch.testing.assert_close(untold, encoder.number[0].bias)
+    known, missing = encoder(torch.tensor([[0.7], [NAN]]), torch.zeros(2, 1, 4, 4))[0]
+    assert known.abs().sum() > 0
+    torch.testing.assert_close(missing, encoder.number[0].bias)

@@ -211,28 +211,28 @@ def test_sizes_grow() -> None:
         ((1, 28, 28), None),
     ],
 )
-def test_a_size_that_keeps_pixels_from_being_folded_is_told(shape: tuple[int, int, int], size: str | None) -> None:
-    said = slow_size(network_for(shape, 0, "unet-tiny"))
-    assert said is None if size is None else said and size in said
+def test_a_size_that_prevents_folding_is_reported(shape: tuple[int, int, int], size: str | None) -> None:
+    note = slow_size(network_for(shape, 0, "unet-tiny"))
+    assert note is None if size is None else note and size in note
 
 
-def test_short_budgets_on_a_cpu_get_small_colour_images_and_true_expectations() -> None:
+def test_short_budgets_on_a_cpu_get_small_colour_images_and_measured_expectations() -> None:
     assert largest_colour_side(5, None, "cpu") == 32 == largest_colour_side(None, None, "cpu")
-    assert [largest_colour_side(*wish) for wish in ((15, None, "cpu"), (5, None, "cuda"), (None, 9, "cpu"))] == [64] * 3
+    assert [largest_colour_side(*budget) for budget in ((15, None, "cpu"), (5, None, "cuda"), (None, 9, "cpu"))] == [64] * 3
     assert "rough shapes; in 15: " in expectation((3, 64, 64), 5)
     one, five = (expectation((1, 28, 28), minutes) for minutes in (1, 5))
     assert "colour" not in one + five and "in 1 minute on two cores: shapes" in one and "; in 5: clean" in one
     assert "Fréchet distance of 1.7 to 3.1" in one and "Fréchet distance of 1.3 to 1.6" in five and "; in" not in five
 
 
-def test_why_colour_images_are_small_is_said_with_how_to_have_more() -> None:
+def test_the_note_on_small_colour_images_names_the_options_for_larger_ones() -> None:
     data = Dataset("photos", torch.zeros(4, 3, 32, 32, dtype=torch.uint8), report={"sizes": {"400x300": 3, "other": 1}})
     assert "--size 64 --minutes 15" in str(small_for_the_budget(data, 32))
     assert small_for_the_budget(data, 64) is None
     assert small_for_the_budget(replace(data, report={"sizes": {"32x32": 4}}), 32) is None
 
 
-def test_waves_of_the_input_tell_its_last_bits() -> None:
+def test_fourier_features_distinguish_the_last_bits_of_the_input() -> None:
     torch.manual_seed(0)
     net = UNet(height=8, width=8, widths=(8, 16), stem=1, fourier=(7,)).double()
     torch.nn.init.normal_(net.leave.weight)

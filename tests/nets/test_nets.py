@@ -90,7 +90,7 @@ SMALL = {
 
 
 @pytest.mark.parametrize("name", SMALL)  # but for that of diffusers, which has its own ways
-def test_every_network_is_told_of_the_level_by_every_embedding(name: str) -> None:
+def test_every_network_is_conditioned_on_the_level_by_every_embedding(name: str) -> None:
     shape = (2, 8, 8) if "height" in SMALL[name] else (2,)
     outputs = []
     for embedding in get_args(Level):

@@ -109,16 +109,16 @@ def test_padding_changes_nothing(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_output_knows_later_inputs_and_every_one_knows_the_source(kind: str) -> None:
     net, (x, there, inputs) = net_of(kind), some((5,), 5)
-    said = net(net.encode(x, there), inputs)[0]
+    outputs = net(net.encode(x, there), inputs)[0]
     for k in range(4):
         other = inputs.clone()
         other[0, k] += 1
-        changed = (net(net.encode(x, there), other)[0] - said).abs().amax(-1)[0] > 0
+        changed = (net(net.encode(x, there), other)[0] - outputs).abs().amax(-1)[0] > 0
         assert not changed[:k].any() and changed[k]
     for k in range(5):
         other = x.clone()
         other[0, k] += 1
-        assert bool(((net(net.encode(other, there), inputs)[0] - said).abs().amax(-1)[0] > 0).all())
+        assert bool(((net(net.encode(other, there), inputs)[0] - outputs).abs().amax(-1)[0] > 0).all())
 
 
 @pytest.mark.parametrize("kind", KINDS)
