@@ -186,7 +186,7 @@ MISTAKES = [
     (("inspect", "spiral", "--out", "{tmp}/picture"), "ends in .png"),
     (("inspect", "spiral", "--seed", "-1"), "seed"),
     (("train", "spiral", "--out", "{tmp}/r", "--network", "mlp:channels=7"), "told by the data"),
-    (("train", "spiral", "--out", "{tmp}/r", "--network", "mlp:hidden=8192,layers=64"), "at most 500,000,000"),
+    (("train", "spiral", "--out", "{tmp}/r", "--network", "mlp:hidden=8192,layers=64"), "500,000,000"),
     (("sample", "{run}", "--out", "{tmp}/file/x.png"), "cannot write"),
     (("evaluate", "{tmp}/nowhere"), "there is no run"),
     (("inspect", "{tmp}/nowhere"), "unknown data"),

