@@ -237,7 +237,7 @@ def test_links_out_of_the_folder_are_not_followed(tmp_path: Path, folder: Path) 
     assert fetch(guard, f"/api/runs/{path_id('runs/own')}/preview/{shown.name}").status == 400
     assert [one["name"] for one in fetch(guard, "/api/data").json()["local"]] == ["photos"]
     event, data = fetch(guard, "/api/jobs/inspect", {"data": path_id("photos")}).events()[-1]
-    assert event == "failed" and "link" in data["message"]
+    assert event == "failed" and "out.png" in data["message"]
 
 
 def test_data_of_a_run_outside_the_folder_are_not_read(tmp_path: Path, folder: Path) -> None:
@@ -246,7 +246,7 @@ def test_data_of_a_run_outside_the_folder_are_not_read(tmp_path: Path, folder: P
     config.write_text(config.read_text().replace('source = "digits8"', 'source = "/etc"'))
     guard = Guard(Studio(tmp_path, []).app(), port=PORT, token=TOKEN)
     event, data = fetch(guard, "/api/jobs/demo", {"demo": "forward", "run": path_id("run")}).events()[-1]
-    assert event == "failed" and "outside" in data["message"]
+    assert event == "failed" and "/etc" in data["message"] and str(tmp_path) in data["message"]
 
 
 def bomb(width: int, height: int) -> bytes:
@@ -272,7 +272,7 @@ def bomb(width: int, height: int) -> bytes:
 )
 def test_hostile_images_are_refused(app: Guard, content: bytes) -> None:
     event, data = fetch(app, "/api/jobs/upload", {"run": DIGITS, "content": base64.b64encode(content).decode()}).events()[-1]
-    assert event == "failed" and "cannot be read" in data["message"] and "/tmp" not in data["message"]
+    assert event == "failed" and "image" in data["message"] and "/tmp" not in data["message"]
 
 
 def test_html_in_names_is_sent_as_json_text(app: Guard) -> None:
