@@ -24,7 +24,7 @@ from reverie.nets.lenet import features_and_classes
 from reverie.runs.run import Run
 
 IMAGES, GUIDANCE, STEPS = 100, 2.0, 20
-LAST = "drawn.films.map((film) => [...film[film.length - 1].x0])"
+LAST = "sampled.films.map((film) => [...film[film.length - 1].x0])"
 
 
 def drawn_by_browser(page_file: Path, count: int = IMAGES) -> tuple[float, float, np.ndarray]:
@@ -48,12 +48,12 @@ def drawn_by_browser(page_file: Path, count: int = IMAGES) -> tuple[float, float
 
         begun = time.perf_counter()
         page.goto(page_file.as_uri())
-        page.wait_for_selector("body[data-state=drawing], body[data-state=done]")
+        page.wait_for_selector("body[data-state=sampling], body[data-state=done]")
         loaded = time.perf_counter() - begun
         value(f"(document.getElementById('count').value = '{count}', newJobs(() => {{}}), 1)")
         page.click("text=each in turn")
         page.wait_for_selector("body[data-state=done]")
-        seconds = value("drawn.films.reduce((a, film) => a + film[film.length - 1].seconds, 0)")
+        seconds = value("sampled.films.reduce((a, film) => a + film[film.length - 1].seconds, 0)")
         images = np.array(value(LAST))
         browser.close()
     return loaded, 1e3 * seconds / count, images

@@ -39,23 +39,23 @@ def left_out(found: api.Evaluation) -> set[str]:
     return {s.name for s in found.sections if "not_computable" in s.figures}
 
 
-def test_a_part_that_would_not_end_in_time_is_broken_off() -> None:
+def test_a_section_beyond_the_deadline_is_stopped() -> None:
     now = 0.0
-    tell = PacedProgress(silent, Deadline(10.0, lambda: now))
-    tell("first", 0, 4)
+    progress = PacedProgress(silent, Deadline(10.0, lambda: now))
+    progress("first", 0, 4)
     now = 2.0
-    tell("first", 1, 4)  # 6 s more: they are there
+    progress("first", 1, 4)  # needs 6 s of the 8 s left
     now = 6.0
-    with pytest.raises(OutOfTime):  # 2 of 4 in 6 s: 6 s more, but 4 are left
-        tell("first", 2, 4)
-    tell.begin()
-    tell("first", 0, 100)  # something else under the same name has a speed of its own
+    with pytest.raises(OutOfTime):  # needs 6 s, but 4 s are left
+        progress("first", 2, 4)
+    progress.begin()
+    progress("first", 0, 100)  # another task with the same name has its own speed
     now = 6.01
-    tell("first", 1, 100)
+    progress("first", 1, 100)
     assert Deadline().left == float("inf") and not Deadline().limited
 
 
-def test_sections_are_measured_by_their_worth_and_shown_in_their_order() -> None:
+def test_sections_are_measured_by_priority_and_shown_in_the_order_of_the_plan() -> None:
     now, order = 0.0, list[str]()
 
     def takes(name: str, seconds: float) -> PlannedSection:

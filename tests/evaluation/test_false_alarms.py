@@ -32,13 +32,13 @@ def points(count: int, random: np.random.Generator, fault: float) -> torch.Tenso
     return torch.from_numpy(place + random.normal(0, 0.25 * (1 + fault), (count, 2))).float()
 
 
-def laid_out(kind: str, counts: tuple[int, int, int], seed: int, fault: float, parted: bool) -> list[EvaluationData]:
-    """Return two runs of one law beside the same data, held-out and training: the law of the data, but for the fault."""
+def two_runs(kind: str, counts: tuple[int, int, int], seed: int, fault: float, splits: bool) -> list[EvaluationData]:
+    """Return two runs of one distribution with the same training and held-out data: that of the data, except for the fault."""
     random, draw = np.random.default_rng(seed), images if kind == "images" else points
     samples, train, held = counts
     real = [Dataset("made", (255 * x).round().byte() if kind == "images" else x)
             for x in (draw(count, random, 0.0) for count in (train, held))]  # fmt: skip
-    pixels = Features("given", lambda x: 4 * x.flatten(1) - 2, {"net": "none"}, learned=not parted)
+    pixels = Features("given", lambda x: 4 * x.flatten(1) - 2, {"net": "none"}, learned=not splits)
     by = pixels if kind == "images" else "auto"
     return [EvaluationData(draw(samples, random, fault), None, real[0], real[1], by, seed, QUICK) for _ in range(2)]
 
@@ -56,7 +56,7 @@ def simulated(measure: Any, repeats: int, *case: Any) -> dict[str, np.ndarray]:
     """Return how far samples lie above floors (2 repeats) and runs from each other (repeats), in standard errors, by figure."""
     found = defaultdict(list)
     for seed in range(repeats):
-        a, b = (measure(m) for m in laid_out(case[0], case[1], seed, *case[2:]))
+        a, b = (measure(m) for m in two_runs(case[0], case[1], seed, *case[2:]))
         for key in a:
             if isinstance(a[key], Mapping) and "floor" in a[key]:
                 found[key] += [z_above_floor(a[key]), z_above_floor(b[key])]
@@ -70,15 +70,15 @@ def alarms(key: str, z: np.ndarray) -> float:
     return float(np.mean(abs(z) > difference_threshold(2) if key.endswith("runs") else z > FLOOR_THRESHOLD))
 
 
-@pytest.mark.parametrize("parted", [True, False])
-def test_the_errors_of_distances_are_those_of_the_comparison(parted: bool) -> None:
-    found = simulated(distances, 25, "images", (80, 120, 80), 0.0, parted)
-    for key, z in found.items():  # a spread of n normal numbers is 1 ± 1 / sqrt(2 n)
+@pytest.mark.parametrize("splits", [True, False])
+def test_the_errors_of_distances_are_those_of_the_comparison(splits: bool) -> None:
+    found = simulated(distances, 25, "images", (80, 120, 80), 0.0, splits)
+    for key, z in found.items():  # the std of n normal numbers is 1 ± 1 / sqrt(2 n)
         assert abs(np.sqrt(np.mean(z**2)) - 1) < 3 / np.sqrt(2 * len(z)), (key, z)
 
 
 @pytest.mark.parametrize("count", [60, 301])
-def test_medians_of_one_law_differ_once_in_twenty(count: int) -> None:
+def test_medians_of_one_distribution_differ_in_one_of_twenty_cases(count: int) -> None:
     random, repeats = np.random.default_rng(0), 6000
     draws = random.gamma(4, size=(repeats, 2, count))
     errors = np.array([[_median_error(x) for x in pair] for pair in draws])
@@ -88,7 +88,7 @@ def test_medians_of_one_law_differ_once_in_twenty(count: int) -> None:
 
 def report(found: dict[str, np.ndarray]) -> str:
     rows = ((key, np.sqrt(np.mean(z**2)), alarms(key, z), len(z)) for key, z in found.items())
-    return "\n".join(f"{key:28} spread {spread:.2f}  counts {share:.3f} of {count}" for key, spread, share, count in rows)
+    return "\n".join(f"{key:28} std {std:.2f}  counts {share:.3f} of {count}" for key, std, share, count in rows)
 
 
 CASES = [

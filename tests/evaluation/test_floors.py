@@ -123,13 +123,15 @@ def row(sampler: str, evaluations: int, value: float, error: float) -> dict[str,
 
 def test_sufficient_means_as_good_as_the_best_and_not_merely_uncertain() -> None:
     best, middling = row("dpm++2m", 40, 0.097, 0.01), row("ddpm", 20, 0.11, 0.02)
-    unsure, bad = row("ddim", 5, 0.421, 0.2), row("ddpm", 5, 3.0, 0.1)
+    uncertain, bad = row("ddim", 5, 0.421, 0.2), row("ddpm", 5, 3.0, 0.1)
     floor = (0.0, 0.004)
-    found = _verdict([best, middling, unsure, bad], "KID", "", floor)
+    found = _verdict([best, middling, uncertain, bad], "KID", "", floor)
     assert found.startswith("ddpm with 20 function evaluations is sufficient") and "KID 0.11 ± 0.02" in found
     assert "0.097 ± 0.01 (dpm++2m with 40)" in found
-    assert _verdict([best, unsure, bad], "KID", "", floor).startswith("dpm++2m with 40 function evaluations has the lowest KID")
-    assert "No significant difference" in _verdict([best, unsure], "KID", "", floor)
+    assert _verdict([best, uncertain, bad], "KID", "", floor).startswith(
+        "dpm++2m with 40 function evaluations has the lowest KID"
+    )
+    assert "No significant difference" in _verdict([best, uncertain], "KID", "", floor)
     at_floor = [row("ddpm", 5, 0.003, 0.003), row("ddim", 5, 0.002, 0.003), row("ddim", 20, -0.001, 0.003), bad]
     assert _verdict(at_floor, "KID", "", floor).startswith("ddim with 5 function evaluations is sufficient")
 

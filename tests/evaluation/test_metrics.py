@@ -155,8 +155,8 @@ def test_copies_are_detected_and_new_data_are_none() -> None:
         return neighbours(x, lambda: data.split(70), lambda index: data[index]).copies
 
     assert found(train)[:40].all() and not found(train)[40:].any()
-    assert (found(torch.cat([train, train[:50]])) == found(train)).all()  # doubles in the training data change nothing
-    assert found(train[:1]).nonzero()[0].tolist() == [0]  # a lone datum has no neighbour to judge by: equal or not
+    assert (found(torch.cat([train, train[:50]])) == found(train)).all()  # duplicates in the training data change nothing
+    assert found(train[:1]).nonzero()[0].tolist() == [0]  # a single datum has no neighbour: copies are equal to it
 
 
 def test_leave_one_out_finds_the_neighbours_among_the_rest() -> None:

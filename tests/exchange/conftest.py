@@ -1,4 +1,4 @@
-"""Runs with random weights, made without training, and a browser whose network is cut."""
+"""Runs with random weights, without training, and a browser without network access."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Make = Callable[..., Run]
 
 @pytest.fixture
 def made(tmp_path: Path) -> Make:
-    """Make a run on disk whose network has random weights, none of them zero, and counts of clusters, some of them zero."""
+    """Return a run on disk with random nonzero weights and with cluster counts, some of them zero."""
 
     def make(name: str, network: str, shape: tuple[int, ...], labels: int = 0, early: bool = False, **options: Any) -> Run:
         names = tuple(f"label {k}" for k in range(labels))
@@ -42,7 +42,7 @@ def made(tmp_path: Path) -> Make:
         folder.write_config(path, config)
         model = build_model(config)
         assert isinstance(model, Diffusion)
-        if model.clusters is not None:  # not all with every label, and none with the last
+        if model.clusters is not None:  # some counts are zero, and all of the last label
             counts = torch.randint(0, 4, model.clusters.counts.shape, generator=torch.Generator().manual_seed(0))
             model.clusters.counts.copy_(counts * (torch.arange(len(counts)) < max(1, labels - 1))[:, None])
         for k, file in enumerate((folder.WEIGHTS_FILE, folder.EARLY_FILE) if early else (folder.WEIGHTS_FILE,)):
@@ -56,26 +56,26 @@ def made(tmp_path: Path) -> Make:
 
 
 class Browser:
-    """Chromium with the network cut.  What a page asked for, and what it complained of, is kept."""
+    """Chromium without network access, which records requests and errors of a page."""
 
     def __init__(self, browser: Any) -> None:
         self.context = browser.new_context(offline=True, accept_downloads=True)
         self.requests: list[str] = []
-        self.complaints: list[str] = []
+        self.errors: list[str] = []
 
     def open(self, file: Path) -> Any:
-        """Open a page from the disk and wait until it has drawn."""
+        """Open a page from the disk and wait until it has sampled."""
         page = self.context.new_page()
         page.set_default_timeout(120_000)
         page.on("request", lambda request: self.requests.append(request.url))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        page.on("console", lambda message: self.complaints.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: self.errors.append(str(error)))
+        page.on("console", lambda message: self.errors.append(message.text) if message.type == "error" else None)
         page.goto(file.as_uri())
         page.wait_for_selector("body[data-state=done]")
         return page
 
     def value(self, page: Any, expression: str) -> Any:
-        """Return the value of an expression in a page; its policy forbids the way playwright itself would take."""
+        """Return the value of an expression in a page; its policy forbids playwright's own `evaluate`."""
         client = self.context.new_cdp_session(page)
         found = client.send("Runtime.evaluate", {"expression": f"JSON.stringify({expression})", "returnByValue": True})
         assert "exceptionDetails" not in found, found

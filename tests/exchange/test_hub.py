@@ -1,4 +1,4 @@
-"""Folders for a hub: a run leaves with a card and comes back the same; exports are whole or not there."""
+"""Folders for hubs: the same run after export and import, with a model card; exports are atomic."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ ROOT = Path(__file__).parents[2]
 UNET = "unet:widths=[8,12],groups=4,embedding_dim=16"
 
 
-def test_a_run_comes_back_from_its_folder_the_same(made: Callable[..., Run], tmp_path: Path) -> None:
+def test_an_imported_run_is_the_exported_one(made: Callable[..., Run], tmp_path: Path) -> None:
     run = made("digits", UNET, (1, 8, 8), labels=3, early=True, clusters=4)
     folder = reverie.export(run, tmp_path / "hub", licence="mit", steps=3)
     assert sorted(p.name for p in folder.iterdir()) == sorted(hub.WRITTEN)
     back = reverie.import_model(folder, tmp_path / "back")
-    assert np.array_equal(back.sample(4, steps=3).x, run.sample(4, steps=3).x)  # with its early state
+    assert np.array_equal(back.sample(4, steps=3).x, run.sample(4, steps=3).x)  # with its early checkpoint
     card = (folder / "README.md").read_text()
     assert card.startswith("---\n") and 'license: "mit"' in card and "Not measured" in card and "label 2" in card
     assert "| clusters | 4 |" in card
 
 
 @pytest.mark.slow
-def test_figures_with_their_errors_stand_in_the_card(digits_run: Run, tmp_path: Path) -> None:
+def test_the_card_contains_metrics_with_errors(digits_run: Run, tmp_path: Path) -> None:
     folder = reverie.export(digits_run, tmp_path / "hub", measure=True, sampler="ddim", steps=3)
     card = (folder / "README.md").read_text()
-    assert "512 samples, seed 0, quick mode" in card and "| figure | samples | real data |" in card and " ± " in card
+    assert "512 samples, seed 0" in card and "KID" in card and " ± " in card
 
 
 @pytest.mark.parametrize("out", ["hub", "page.html", "model.onnx", "pipeline"])
-def test_nothing_of_the_machine_leaves(out: str, tmp_path: Path) -> None:
+def test_exports_contain_no_local_paths(out: str, tmp_path: Path) -> None:
     if out.endswith(".onnx"):
         pytest.importorskip("onnxscript", reason="onnxscript is not installed")
     place = tmp_path / "hildegard"
@@ -63,7 +63,7 @@ NAMES = ("<script>alert(1)</script>", "[here](https://evil.example)", "![x](//ev
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names_are_shown_in_the_card_and_nothing_else(name: str, made: Callable[..., Run]) -> None:
+def test_names_are_escaped_in_the_card(name: str, made: Callable[..., Run]) -> None:
     run = made("digits", UNET, (1, 8, 8), labels=2)
     data = run.config.data.model_copy(update={"name": name, "labels": (name, "plain")})
     card = hub.card_text(run, run.config.model_copy(update={"data": data}), hub.Card(), None)
@@ -74,10 +74,10 @@ def test_names_are_shown_in_the_card_and_nothing_else(name: str, made: Callable[
     assert [t.attrs["src"] for t in tokens if t.type == "image"] == [hub.GRID]
     texts = ["".join(c.content for c in t.children or ()) for t in tokens if t.type == "inline"]
     assert texts[0] == name and name in texts and f"2: {name}, plain" in texts
-    assert not re.search(r"(?<!\\)://|www\.", card)  # which GitHub would make links of
+    assert not re.search(r"(?<!\\)://|www\.", card)  # GitHub would turn them into links
 
 
-def test_a_folder_of_others_is_never_replaced(made: Callable[..., Run], tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_never_replaced(made: Callable[..., Run], tmp_path: Path) -> None:
     run = made("digits", UNET, (1, 8, 8))
     folder = reverie.export(run, tmp_path / "hub", steps=2)
     with pytest.raises(UserError, match="--overwrite"):
@@ -90,7 +90,7 @@ def test_a_folder_of_others_is_never_replaced(made: Callable[..., Run], tmp_path
 
 
 @pytest.mark.parametrize("out", ["hub", "page.html"])
-def test_an_export_that_fails_leaves_nothing(
+def test_a_failing_export_leaves_nothing(
     out: str, made: Callable[..., Run], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = made("digits", UNET, (1, 8, 8))
@@ -105,18 +105,18 @@ def test_an_export_that_fails_leaves_nothing(
     assert sorted(p.name for p in tmp_path.iterdir()) == ["digits"]
 
 
-def test_what_is_no_model_is_refused(tmp_path: Path, command: Any, made: Callable[..., Run]) -> None:
+def test_folders_without_a_model_are_refused(tmp_path: Path, command: Any, made: Callable[..., Run]) -> None:
     (tmp_path / "empty").mkdir()
     assert command("import", tmp_path / "empty", "--out", tmp_path / "run")[0] == 2
     assert command("import", tmp_path / "nowhere", "--out", tmp_path / "run")[0] == 2
     folder = reverie.export(made("digits", UNET, (1, 8, 8)), tmp_path / "hub", steps=2)
     config = (folder / "config.toml").read_text()
     (folder / "config.toml").write_text(config.replace("embedding_dim = 16", "embedding_dim = 1000000000"))
-    code, _, said = command("import", folder, "--out", tmp_path / "run")
-    assert code == 2 and said.startswith("error:") and not (tmp_path / "run").exists()
+    code, _, err = command("import", folder, "--out", tmp_path / "run")
+    assert code == 2 and err.startswith("error:") and not (tmp_path / "run").exists()
 
 
-def test_the_command_says_what_it_wrote(made: Callable[..., Run], tmp_path: Path, command: Any) -> None:
+def test_the_command_reports_its_output(made: Callable[..., Run], tmp_path: Path, command: Any) -> None:
     run = made("digits", UNET, (1, 8, 8), labels=2)
     code, out, _ = command("export", run.path, "--out", tmp_path / "digits.html", "--steps", 3)
     assert code == 0 and "digits.html" in out and (tmp_path / "digits.html").stat().st_size > 50_000
@@ -125,7 +125,7 @@ def test_the_command_says_what_it_wrote(made: Callable[..., Run], tmp_path: Path
 
 
 @pytest.mark.parametrize("name", ["run.onnx", "run.html"])
-def test_a_model_of_levels_leaves_as_a_folder_only(name: str, tmp_path: Path) -> None:
+def test_a_model_of_levels_is_exported_to_a_folder_only(name: str, tmp_path: Path) -> None:
     run = reverie.train("digits8", tmp_path / "run", steps=1, purpose="likelihood", network="unet:widths=[8,16]")
     with pytest.raises(UserError, match="predicts the levels of images"):
         reverie.export(run, tmp_path / name)

@@ -1,4 +1,4 @@
-"""The table of a sampler draws what the sampler draws."""
+"""The steps of a sampler as a table yield its samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def walked(denoiser: GaussianDenoiser, sampler: object, grid: torch.Tensor) -> f
     schedule, like = denoiser.schedule, torch.zeros(3, 2, dtype=torch.float64)
     noise = Noise(SEEDS)
     x = start(schedule, float(grid[0]), noise.like(like))
-    wanted = [frame.x0 for frame in trajectory(denoiser, sampler, x, grid, noise)]  # type: ignore[arg-type]
+    expected = [frame.x0 for frame in trajectory(denoiser, sampler, x, grid, noise)]  # type: ignore[arg-type]
     x0, eps, found = [], [], []
     for step in solver_steps(sampler, schedule, grid):  # type: ignore[arg-type]
         drawn = torch.zeros_like(like)
@@ -37,7 +37,7 @@ def walked(denoiser: GaussianDenoiser, sampler: object, grid: torch.Tensor) -> f
         assert (step.alpha, step.sigma) == pytest.approx(tuple(map(float, schedule(step.t))))
         if step.frame:
             found.append(pair.x0)
-    return max(float((a - b).abs().max()) for a, b in zip(wanted, found, strict=True))
+    return max(float((a - b).abs().max()) for a, b in zip(expected, found, strict=True))
 
 
 def oracle(schedule: Schedule) -> GaussianDenoiser:
@@ -60,10 +60,10 @@ def test_the_table_holds_under_every_schedule(schedule: str) -> None:
         assert walked(oracle(made), sampler, GRIDS["uniform"]()(made, 7)) < 1e-10
 
 
-def test_what_depends_on_the_image_has_no_table() -> None:
+def test_samplers_that_depend_on_the_image_have_no_table() -> None:
     schedule = SCHEDULES["cosine"]()
     grid = GRIDS["uniform"]()(schedule, 5)
-    with pytest.raises(UserError, match="chooses its steps"):
+    with pytest.raises(UserError, match="adaptive"):
         solver_steps(RK45(), schedule, grid)
     with pytest.raises(UserError, match="'optimal'"):
         solver_steps(DDPM("optimal"), schedule, grid)

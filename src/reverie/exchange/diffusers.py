@@ -1,6 +1,6 @@
-"""Models of diffusers: a folder with a UNet2DModel and a scheduler becomes a run, and a run of that network such a folder.
+"""Import and export of diffusers models: a folder with a UNet2DModel and a scheduler.
 
-What they call time step k of T is our t = (k + 1) / T, and their network is told k where ours are told the noise level.
+Their time step k of T is our t = (k + 1) / T, and their network is conditioned on k instead of the noise level.
 """
 
 from __future__ import annotations
@@ -33,30 +33,30 @@ MOST_CONFIG = 2**18  # bytes
 TARGETS = {"epsilon": "eps", "v_prediction": "v", "sample": "x0"}
 SCHEDULES = {"linear": "linear", "scaled_linear": "scaled-linear", "squaredcos_cap_v2": "cosine"}
 WRITTEN = ("model_index.json", "unet/config.json", f"unet/{WEIGHTS}", "scheduler/scheduler_config.json")
-# Keys of config.json that go to our network as they are.
+# Keys of config.json that our network has, too.
 SHARED = (
     "down_block_types", "up_block_types", "layers_per_block", "mid_block_scale_factor", "add_attention",
     "norm_num_groups", "norm_eps", "act_fn", "dropout", "downsample_padding", "downsample_type", "upsample_type",
     "resnet_time_scale_shift", "time_embedding_type", "freq_shift", "flip_sin_to_cos", "center_input_sample",
 )  # fmt: skip
-UNSAID = {"norm_num_groups": 32, "layers_per_block": 2}  # what diffusers takes and our network does not, if nothing is said
+DEFAULTS = {"norm_num_groups": 32, "layers_per_block": 2}  # of diffusers, where our network has other ones
 Side = Annotated[int, Field(ge=1, le=1024)]
 
 
-class Foreign(BaseModel):
-    """A file of others, of which what we need is checked; the rest is kept as `more`."""
+class ForeignConfig(BaseModel):
+    """A config file of diffusers: the required keys are checked, the others are kept in `more`."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
     @property
     def more(self) -> dict[str, Any]:
-        """What else is set in it, without remarks."""
+        """The other keys, without comments."""
         extra = self.__pydantic_extra__ or {}
         return {key: value for key, value in extra.items() if not key.startswith("_") and value is not None}
 
 
-class UNetConfig(Foreign):
-    """config.json of a UNet2DModel, as far as it is not checked by the network itself."""
+class UNetConfig(ForeignConfig):
+    """config.json of a UNet2DModel, except for keys that the network checks."""
 
     class_name: Literal["UNet2DModel"] = Field(alias="_class_name")
     sample_size: Side | tuple[Side, Side]
@@ -72,8 +72,8 @@ class UNetConfig(Foreign):
     num_train_timesteps: Annotated[int, Field(ge=1, le=100_000)] | None = None
 
 
-class SchedulerConfig(Foreign):
-    """scheduler_config.json: the noise levels, and what the network predicts.  How diffusers would sample does not matter."""
+class SchedulerConfig(ForeignConfig):
+    """scheduler_config.json: the noise schedule and the prediction target; the sampler of diffusers is ignored."""
 
     class_name: str = Field(alias="_class_name", max_length=100)
     num_train_timesteps: Annotated[int, Field(ge=2, le=100_000)] = 1000
@@ -88,55 +88,53 @@ class SchedulerConfig(Foreign):
 
     @property
     def explodes(self) -> bool:
-        """Whether noise is added and nothing fades (ScoreSdeVe)."""
+        """Whether the schedule is variance exploding (ScoreSdeVe)."""
         return self.class_name == "ScoreSdeVeScheduler"
 
 
 def is_diffusers(folder: Path) -> bool:
-    """Tell whether a folder looks like one of diffusers."""
+    """Return whether a folder looks like a diffusers model."""
     return any((folder / name).is_file() for name in ("model_index.json", "unet/config.json", "config.json"))
 
 
 def _read(folder: Path, name: str, kind: type[Any]) -> Any:
     path = folder / name
     if not path.is_file():
-        raise UserError(f"{folder} has no {name}, which an import from diffusers needs")
+        raise UserError(f"{folder} has no {name}, which a diffusers model must have")
     try:
         return kind.model_validate(read_json(read_own(folder, name, MOST_CONFIG)))
     except ValidationError as error:
-        raise UserError(f"{path} describes no model that can be imported: {first_problem(error)}") from None
+        raise UserError(f"{path} describes a model that cannot be imported: {first_problem(error)}") from None
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path} is not valid: {error}") from None
 
 
 def _places(folder: Path) -> tuple[Path, str]:
-    """Return the folder of the network, and the name of the scheduler's file in the whole folder."""
+    """Return the folder of the network, and the path of the scheduler's file within the whole folder."""
     unet = folder / "unet" if (folder / "unet").is_dir() else folder
     inner = "scheduler/scheduler_config.json"
     return unet, inner if (folder / inner).is_file() else "scheduler_config.json"
 
 
 def settings_of_folder(folder: Path) -> tuple[DiffusionSettings, tuple[int, int, int], Path]:
-    """Return our settings for a folder of diffusers, the shape of its images, and where its weights are."""
+    """Return the settings of a diffusers folder, the shape of its images, and the folder with its weights."""
     unet, scheduler = _places(folder)
     net: UNetConfig = _read(unet, "config.json", UNetConfig)
     noise: SchedulerConfig = _read(folder, scheduler, SchedulerConfig)
     if noise.beta_schedule is None and not noise.explodes:
         raise UserError(f"{folder} has a {noise.class_name} without betas, which cannot be imported")
     if net.num_class_embeds is not None:
-        raise UserError(
-            f"{folder} is conditional on classes and has none for no class, which guidance needs; it is not imported"
-        )
+        raise UserError(f"{folder} is conditioned on classes without a null class for guidance, which cannot be imported")
     if net.out_channels != net.in_channels:
-        raise UserError(f"{folder} predicts {net.out_channels} channels for {net.in_channels}, its own variances too; it is not"
-                        " imported")  # fmt: skip
-    shared = UNSAID | {key: value for key, value in net.more.items() if key in SHARED}
-    if strange := sorted(key for key, value in net.more.items() if key not in SHARED and value is not False):
-        raise UserError(f"{unet / 'config.json'} sets {strange[0]!r}, which Reverie does not know and may change what it means")
+        raise UserError(f"{folder} predicts {net.out_channels} channels for {net.in_channels}, including variances, which"
+                        " cannot be imported")  # fmt: skip
+    shared = DEFAULTS | {key: value for key, value in net.more.items() if key in SHARED}
+    if unknown := sorted(key for key, value in net.more.items() if key not in SHARED and value is not False):
+        raise UserError(f"{unet / 'config.json'} sets {unknown[0]!r}, which Reverie does not support")
     shared |= {} if net.block_out_channels is None else {"widths": net.block_out_channels}
     if noise.explodes != (shared.get("time_embedding_type") == "fourier"):
-        raise UserError(f"{folder} has a network that is told {shared.get('time_embedding_type', 'positional')} times under a"
-                        f" {noise.class_name}, which do not belong together")  # fmt: skip
+        raise UserError(f"{folder} combines a network with {shared.get('time_embedding_type', 'positional')} time embedding and"
+                        f" a {noise.class_name}, which do not match")  # fmt: skip
     height, width = net.sample_size if isinstance(net.sample_size, tuple) else (net.sample_size, net.sample_size)
     table: Spec = {} if noise.explodes else {
         "beta_schedule": noise.beta_schedule, "beta_start": noise.beta_start, "beta_end": noise.beta_end,
@@ -159,20 +157,19 @@ def _schedule(noise: SchedulerConfig) -> Spec:
         return {"name": "log-linear", "sigma_min": noise.sigma_min, "sigma_max": noise.sigma_max}
     if noise.beta_schedule == "squaredcos_cap_v2":
         return {"name": "cosine", **steps}
-    scale = noise.num_train_timesteps / 1000  # ours are given for 1,000 steps
+    scale = noise.num_train_timesteps / 1000  # our betas refer to 1,000 steps
     if noise.beta_schedule == "linear":
         return {"name": "linear", **steps, "beta_start": noise.beta_start, "beta_end": noise.beta_end, "scale": False}
     return {"name": "scaled-linear", **steps, "beta_start": noise.beta_start * scale, "beta_end": noise.beta_end * scale}
 
 
 def import_diffusers(folder: Path, out: Path, name: str, overwrite: bool) -> Run:
-    """Make a run of a folder with a UNet2DModel and a scheduler."""
+    """Import a folder with a UNet2DModel and a scheduler as a run."""
     settings, shape, unet = settings_of_folder(folder)
     if not (unet / WEIGHTS).is_file():
         if (unet / PICKLE).exists():
-            raise UserError(f"{unet} has its weights as a pickle ({PICKLE}), which could run anything when it is read;"
-                            f" get them as {WEIGHTS}")  # fmt: skip
-        raise UserError(f"{unet} has no weights: {WEIGHTS} is missing")
+            raise UserError(f"{unet} has its weights as a pickle ({PICKLE}), which can run code; download {WEIGHTS}")
+        raise UserError(f"{unet} has no weights: {WEIGHTS} is missing; download it")
     own_file(unet, WEIGHTS)
     versions = {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()}
     config = Config(
@@ -180,14 +177,15 @@ def import_diffusers(folder: Path, out: Path, name: str, overwrite: bool) -> Run
         training=TrainingConfig(steps=1, batch=64),
     )  # fmt: skip
     with torch.device("meta"):
-        planned = build(NETWORKS, settings.network, "network")
+        expected = build(NETWORKS, settings.network, "network")
     prefix = "unet."
-    wanted = {key.removeprefix(prefix): form for key, form in tensor_specs(planned.state_dict()).items()}
+    specs = {key.removeprefix(prefix): spec for key, spec in tensor_specs(expected.state_dict()).items()}
 
-    def forms(_: None) -> dict[str, TensorSpec]:
-        return wanted
+    def expected_tensors(_: None) -> dict[str, TensorSpec]:
+        return specs
 
-    tensors, _ = read_tensors(unet / WEIGHTS, forms, TypeAdapter(None), fits=f"{unet / 'config.json'}", foreign=True)
+    config_file = f"{unet / 'config.json'}"
+    tensors, _ = read_tensors(unet / WEIGHTS, expected_tensors, TypeAdapter(None), fits=config_file, foreign=True)
     model = build_model(config)
     net = model.get_submodule("denoiser.net")
     net.load_state_dict({f"{prefix}{key}": tensor for key, tensor in tensors.items()})
@@ -195,20 +193,20 @@ def import_diffusers(folder: Path, out: Path, name: str, overwrite: bool) -> Run
 
 
 def export_diffusers(run: Run, out: Path, overwrite: bool) -> Path:
-    """Write the network and a scheduler as diffusers has them, for runs of its own network."""
+    """Export a run with a diffusers network as a diffusers folder."""
     settings = run.diffusion_settings
     net = run.diffusion.denoiser.net
     if not isinstance(net, DiffusersUNet):
-        raise UserError(f"{run.path} has the network {settings.network['name']!r}, whose layers diffusers does not have;"
-                        f" export it as .onnx, or train with --network {NETWORK}")  # fmt: skip
+        raise UserError(f"{run.path} has the network {settings.network['name']!r}, which diffusers does not have;"
+                        f" export to .onnx, or train with --network {NETWORK}")  # fmt: skip
     names = {ours: theirs for theirs, ours in TARGETS.items()}
     if settings.sigma_data != 1 or settings.target not in names or settings.codec["name"] != "pixels":
-        raise UserError(f"{run.path} sees or predicts what no scheduler of diffusers has; train with --target v, eps or x0 and"
-                        " without --latent")  # fmt: skip
+        raise UserError(f"{run.path} has a target or codec without a diffusers scheduler; train with --target v, eps or x0 and"
+                        " --no-latent")  # fmt: skip
     try:
         from diffusers import DDPMPipeline, DDPMScheduler, ScoreSdeVePipeline, ScoreSdeVeScheduler
     except ImportError:
-        raise UserError(f"this needs diffusers: {INSTALL}") from None
+        raise UserError(f"--format diffusers needs diffusers: {INSTALL}") from None
     network: dict[str, Any] = settings.network
     if net.by_sigma:
         ends = {key: settings.schedule[key] for key in ("sigma_min", "sigma_max") if key in settings.schedule}

@@ -1,4 +1,4 @@
-"""What of a run goes into a file that draws without Reverie: denoisers, the table of steps, and facts."""
+"""The parts of a run in a file that samples without Reverie: denoisers, solver steps, and facts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reverie.runs.sampling_options import Options
 
 @dataclass(frozen=True)
 class ExportParts:
-    """A diffusion model.  weak: an early state, away from which autoguidance leads; autoguidance: how far, 1 is none."""
+    """A diffusion model.  weak: an early checkpoint for autoguidance; autoguidance: its scale, 1 is none."""
 
     run: Run
     model: Diffusion
@@ -32,22 +32,22 @@ class ExportParts:
 
     @property
     def clusters(self) -> dict[str, Any] | None:
-        """How clusters of images are drawn, None where there are none.
+        """The frequencies of the image clusters, None without clusters.
 
-        counts: how often each is with each label; draw: the number of the draw that decides; before: entries that are told of
-        changes, which come before those of clusters.
+        counts: by label; draw: the number of the draw that selects a cluster; before: entries of the conditioning vector
+        before those of the clusters.
         """
         if (found := self.model.clusters) is None:
             return None
         return {"counts": found.counts.long().tolist(), "draw": CLUSTER_DRAW, "before": self.model.augmentation_width}
 
     def solver_steps(self, options: Options) -> list[SolverStep]:
-        """Return the table of steps of a sampler on a grid."""
+        """Return the steps of a sampler on its grid."""
         sampler, grid = self.run.sampling(options)
         return solver_steps(sampler, self.model.denoiser.schedule, grid)
 
     def facts(self, options: Options) -> dict[str, Any]:
-        """Return what a reader has to know, without anything of the machine."""
+        """Return the facts for the reader of the file, without paths."""
         sampler, steps, grid = self.run.chosen_sampling(options)
         data = self.run.config.data
         return {
@@ -59,19 +59,20 @@ class ExportParts:
 
 
 def split_run(run: Run, options: Options, what: str) -> ExportParts:
-    """Take a run apart; refuse one that cannot go into such a file.  what: the file, for messages."""
+    """Return the parts of a run; refuse one that the file cannot contain.  what: the file, for messages."""
     if not isinstance(run.model, Diffusion):
-        raise UserError(f"{run.path} is a run of the family {run.config.family.name}, and {what} can hold diffusion models"
-                        " only; export it as a folder, which Reverie reads")  # fmt: skip
+        raise UserError(f"{run.path} has the family {run.config.family.name}, and {what} contains diffusion models only;"
+                        " export to a folder")  # fmt: skip
     if isinstance(run.model.codec, LatentCodec):
-        raise UserError(f"{run.path} draws codes of an autoencoder, which {what} cannot hold yet; export it as a folder")
+        raise UserError(f"{run.path} samples codes of an autoencoder, which {what} cannot contain yet; export to a folder")
     if run.config.data.condition is not None:
-        raise UserError(f"{run.path} is told captions, numbers or images, which {what} cannot hold yet; export it as a folder")
+        raise UserError(f"{run.path} is conditioned on captions, numbers or images, which {what} cannot contain yet; export to"
+                        " a folder")  # fmt: skip
     if run.diffusion_settings.target == "levels":
-        raise UserError(f"{run.path} predicts the levels of images, which {what} cannot hold yet; export it as a folder")
+        raise UserError(f"{run.path} predicts the levels of images, which {what} cannot contain yet; export to a folder")
     run.sampling(options)
-    asked = options.get("autoguidance")
-    scale = run.autoguidance if asked is None else asked
+    requested = options.get("autoguidance")
+    scale = run.autoguidance if requested is None else requested
     weak = run.early() if scale != 1 else None
     assert weak is None or isinstance(weak, Diffusion)
     return ExportParts(run, run.model, None if weak is None else weak.denoiser, scale)

@@ -1,4 +1,4 @@
-"""Run folders of models that came from elsewhere."""
+"""Run folders of imported models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reverie.training.claim import claim, sweep
 
 
 def write_run(out: Path, config: Config, model: Model, more: Callable[[Path], None], overwrite: bool) -> Run:
-    """Make a run folder of a model that came from elsewhere, and open it; nothing is left where something fails."""
+    """Write the run folder of an imported model and load it; remove everything on failure."""
     lock = claim(out, config.data.name, overwrite)
     try:
         folder.write_config(out, config)

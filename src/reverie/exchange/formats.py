@@ -1,4 +1,4 @@
-"""The verbs: export a run as a file or folder that others can use, and import what others made as a run."""
+"""Export of a run to a file or folder for other programs, and import of models as runs."""
 
 from __future__ import annotations
 
@@ -21,20 +21,19 @@ from reverie.runs.sampling_options import Options
 
 FILES: dict[str, Callable[[Run, Path, Options], Path]] = {"html": export_html, "onnx": export_onnx}
 FORMATS = (*FILES, "hub", "diffusers")
-# Options of sampling that say how an export draws; the rest is chosen where it is used.
-TAKEN = ("sampler", "steps", "grid", "guidance", "autoguidance", "seed")
+SAMPLING_OPTIONS = ("sampler", "steps", "grid", "guidance", "autoguidance", "seed")  # of an exported page or file
 
 
-def chosen_format(out: str | Path, wished: str | None) -> str:
-    """Return the format by what the output ends in, or as it was asked for; refuse an ending that means nothing."""
+def chosen_format(out: str | Path, requested: str | None) -> str:
+    """Return the requested format, or that of the suffix of the output; refuse unknown suffixes."""
     ending = Path(out).suffix.lower().removeprefix(".")
-    if wished is not None:
-        return pick({name: name for name in FORMATS}, wished, "format")
+    if requested is not None:
+        return pick({name: name for name in FORMATS}, requested, "format")
     if ending in FILES and not Path(out).is_dir():
         return ending
     if is_folder(out):
         return "hub"
-    raise UserError(f"cannot tell what {out} shall be: choose a name that ends in .html or .onnx, or a folder;"
+    raise UserError(f"unknown format of {out}: use a name that ends in .html or .onnx, or a folder;"
                     " --format diffusers writes a folder for diffusers")  # fmt: skip
 
 
@@ -43,38 +42,37 @@ def export(
     run: str | Path | Run, out: str | Path, *, format: str | None = None, overwrite: bool = False, measure: bool = False,
     licence: str = "unknown", device: str = "cpu", **options: Unpack[Options],
 ) -> Path:  # fmt: skip
-    """Write a run as one HTML page, an ONNX file or a folder: `reverie.export("runs/digits", "digits.html")`.
+    """Export a run as an HTML page, an ONNX file or a folder: `reverie.export("runs/digits", "digits.html")`.
 
-    format: html, onnx, hub or diffusers, by what `out` ends in if not given; measure, licence: of the card of a folder;
-    options: sampler, steps, grid and guidance that a page or ONNX file begins with.
+    format: html, onnx, hub or diffusers, by default from the suffix of `out`; measure, licence: of a folder's model card;
+    options: the default sampler, steps, grid and guidance of a page or an ONNX file.
     """
     kind, path = chosen_format(out, format), Path(out)
-    if wrong := sorted(key for key, value in options.items() if key not in TAKEN and value not in (None, 0.0, "fp32")):
-        raise UserError(f"an export takes no --{wrong[0].replace('_', '-')}; it is chosen where the export is used")
+    ignored = (key for key, value in options.items() if key not in SAMPLING_OPTIONS and value not in (None, 0.0, "fp32"))
+    if wrong := sorted(ignored):
+        raise UserError(f"export does not take --{wrong[0].replace('_', '-')}; leave it out")
     check_folder(path.parent if kind in FILES else path)
     opened = run if isinstance(run, Run) else load(run, device)
     if opened.kind in WRITTEN:
-        raise UserError(
-            f"{opened.path} is a run of {opened.kind}, which no format takes yet; give the folder itself away, it needs no more"
-        )
-    given: Options = {key: value for key, value in options.items() if key in TAKEN and value is not None}  # type: ignore[assignment]  # a part of it
+        raise UserError(f"{opened.path} is a run of {opened.kind}, which no format supports yet; share the run folder itself")
+    chosen: Options = {key: value for key, value in options.items() if key in SAMPLING_OPTIONS and value is not None}  # type: ignore[assignment]  # a part of it
     if kind in FILES:
-        return FILES[kind](opened, path, given)
+        return FILES[kind](opened, path, chosen)
     if kind == "diffusers":
         return export_diffusers(opened, path, overwrite)
-    return export_hub(opened, path, ModelCard(licence, measure), given, overwrite)
+    return export_hub(opened, path, ModelCard(licence, measure), chosen, overwrite)
 
 
 def import_model(source: str | Path, out: str | Path, *, name: str | None = None, overwrite: bool = False) -> Run:
-    """Make a run of a folder that `export` or diffusers wrote: `reverie.import_model("ddpm-cat/", "runs/cat")`.
+    """Import a folder from `export` or from diffusers as a run: `reverie.import_model("ddpm-cat/", "runs/cat")`.
 
-    name: what the data are called, the folder's name if not given.
+    name: of the data, by default that of the folder.
     """
     folder = Path(source)
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder} to import; download a model first, for example with: hf download NAME")
+        raise UserError(f"there is no folder {folder}; download a model first, for example with: hf download NAME")
     if (folder / CONFIG).exists():
         return import_hub(folder, Path(out), overwrite)
     if is_diffusers(folder):
         return import_diffusers(folder, Path(out), name or folder.resolve().name, overwrite)
-    raise UserError(f"{folder} holds no model that can be imported: neither {CONFIG} nor a UNet2DModel of diffusers")
+    raise UserError(f"{folder} contains no model to import: neither {CONFIG} nor a UNet2DModel of diffusers")

@@ -1,4 +1,4 @@
-"""A run as one HTML file that draws in anyone's browser, from file://, without a server and without a network."""
+"""A run as one HTML file that samples in a browser, from file://, without a server or network access."""
 
 from __future__ import annotations
 
@@ -29,62 +29,62 @@ from reverie.runs.run import Run
 from reverie.runs.sampling_options import Options
 
 PAGE = Path(__file__).parent / "page"
-WORKER = ("kernel.js", "noise.js", "network.js", "worker.js")  # what computes, beside the page
+WORKER = ("kernel.js", "noise.js", "network.js", "worker.js")  # code of the workers
 SCRIPTS = ("noise.js", "page.js", "paint.js")
-DRAWN_BY = (UNet, Transformer, ConditionalMLP, RBF)  # the networks that network.js knows
-MOST_BYTES = 200 * 2**20  # of weights; a browser would choke on more
-# Samplers and numbers of steps that the page offers beside the one that was asked for, and the grid for painting (RePaint).
+SUPPORTED = (UNet, Transformer, ConditionalMLP, RBF)  # networks that network.js implements
+MOST_BYTES = 200 * 2**20  # of weights; browsers fail with more
+# Samplers and numbers of steps that the page offers besides the requested one, and the grid of inpainting (RePaint).
 OFFERED = (("ddim", (5, 10, 20, 40)), ("ddpm", (20, 40, 80)), ("dpm++sde", (12, 20)), ("dpm++2m", (8, 16)))
 PAINTING = {"sampler": "ddpm", "steps": 30, "grid": "zigzag:jump=6,repeats=3"}
-PLACES = 9  # digits of the numbers of a table, more than a float32 has
-# A page may do what stands in it and nothing else: no network, no other file, no form, no frame.
+DIGITS = 9  # of the numbers of a table, more than float32 has
+# The page may run its own code only: no network, no other file, no form, no frame.
 POLICY = (
     "default-src 'none'; script-src {scripts} 'wasm-unsafe-eval'; style-src {styles}; worker-src blob:; img-src data: blob:;"
     " base-uri 'none'; form-action 'none'"
 )
 
 
-def step_of(evaluation: SolverStep, denoiser: NetDenoiser) -> dict[str, Any]:
-    """Return an evaluation with all that is known of it before: what the network sees, and what its output y says.
+def page_step(step: SolverStep, denoiser: NetDenoiser) -> dict[str, Any]:
+    """Return a solver step with its precomputed coefficients, where y is the output of the network for c_in x.
 
-    x0 = x0_x x + x0_y y and eps = eps_x x + eps_y y, by `decode`; the network sees c_in x.
+    x0 = x0_x x + x0_y y and eps = eps_x x + eps_y y, by `decode`.
     """
-    alpha, sigma, k = evaluation.alpha, evaluation.sigma, denoiser.sigma_data
+    alpha, sigma, k = step.alpha, step.sigma, denoiser.sigma_data
     size = (alpha**2 + sigma**2) ** 0.5
     a, b = (float(c) for c in row(denoiser.target, alpha / size, sigma / size, k))
     d = alpha * b - sigma * a
     numbers = {
-        "t": evaluation.t, "alpha": alpha, "sigma": sigma, "level": float(noise_level(alpha, sigma)),
+        "t": step.t, "alpha": alpha, "sigma": sigma, "level": float(noise_level(alpha, sigma)),
         "c_in": (alpha**2 * k**2 + sigma**2) ** -0.5,
         "x0_x": b / d, "x0_y": -sigma / d, "eps_x": -a / d, "eps_y": alpha / d,
     }  # fmt: skip
-    terms = {key: [[j, _short(w)] for j, w in getattr(evaluation, key)] for key in ("x0", "eps", "noise")}
-    return {key: _short(value) for key, value in numbers.items()} | terms | {"frame": evaluation.frame}
+    terms = {key: [[j, _rounded(w)] for j, w in getattr(step, key)] for key in ("x0", "eps", "noise")}
+    return {key: _rounded(value) for key, value in numbers.items()} | terms | {"frame": step.frame}
 
 
-def _short(value: float) -> float:
-    return float(f"{value:.{PLACES}g}")
+def _rounded(value: float) -> float:
+    return float(f"{value:.{DIGITS}g}")
 
 
 def tables_of(parts: ExportParts, options: Options) -> list[dict[str, Any]]:
-    """Return the table of every sampler that the page offers, first the one that was asked for."""
+    """Return the table of every sampler of the page, the requested one first."""
     chosen = parts.run.chosen_sampling(options)
-    wanted = [chosen, *((name, steps, chosen[2]) for name, counts in OFFERED for steps in counts)]
-    found = []
-    for name, steps, grid in dict.fromkeys(wanted):
+    samplings = [chosen, *((name, steps, chosen[2]) for name, counts in OFFERED for steps in counts)]
+    tables = []
+    for name, steps, grid in dict.fromkeys(samplings):
         made = parts.solver_steps({"sampler": name, "steps": steps, "grid": grid})
-        found.append({"sampler": name, "steps": steps, "rows": [step_of(e, parts.model.denoiser) for e in made]})
-    return found
+        tables.append({"sampler": name, "steps": steps, "rows": [page_step(step, parts.model.denoiser) for step in made]})
+    return tables
 
 
-def _painting(parts: ExportParts) -> list[dict[str, Any]]:
+def _inpainting_table(parts: ExportParts) -> list[dict[str, Any]]:
     schedule = parts.model.denoiser.schedule
     sampler, grid = build_sampling(parts.model.shape, schedule, PAINTING)
-    return [step_of(e, parts.model.denoiser) for e in solver_steps(sampler, schedule, grid)]
+    return [page_step(step, parts.model.denoiser) for step in solver_steps(sampler, schedule, grid)]
 
 
 def weights_of(denoisers: Mapping[str, NetDenoiser]) -> tuple[dict[str, Any], bytes]:
-    """Return where each tensor lies, by name, and all of them as float32, one after another."""
+    """Return shape and offset of each tensor by name, and all tensors as float32 in sequence."""
     where: dict[str, Any] = {}
     parts: list[bytes] = []
     at = 0
@@ -97,35 +97,36 @@ def weights_of(denoisers: Mapping[str, NetDenoiser]) -> tuple[dict[str, Any], by
     return where, b"".join(parts)
 
 
-def check_drawable(parts: ExportParts) -> None:
-    """Refuse a network that the page cannot compute."""
+def check_page_support(parts: ExportParts) -> None:
+    """Refuse a model that the page cannot compute or show."""
     settings = parts.run.diffusion_settings
-    if not isinstance(parts.model.denoiser.net, DRAWN_BY):
-        raise UserError(f"the page cannot compute the network {settings.network['name']!r}; export it as .onnx")
+    if not isinstance(parts.model.denoiser.net, SUPPORTED):
+        raise UserError(f"a page cannot compute the network {settings.network['name']!r}; export to .onnx")
     if parts.run.kind == "points" and parts.model.shape != (2,):
-        raise UserError(f"a page shows points of the plane, and {parts.run.path} has {parts.model.shape[0]} coordinates")
+        raise UserError(f"a page shows points in the plane, and {parts.run.path} has {parts.model.shape[0]} coordinates;"
+                        " export to .onnx")  # fmt: skip
 
 
 def model_of(parts: ExportParts, options: Options) -> tuple[dict[str, Any], bytes]:
-    """Return what the page has to know of a model, and its weights."""
+    """Return the facts of a model for the page, and its weights."""
     denoisers = {"strong": parts.model.denoiser} | ({} if parts.weak is None else {"weak": parts.weak})
     tensors, weights = weights_of(denoisers)
     if len(weights) > MOST_BYTES:
-        raise UserError(f"the weights have {len(weights) >> 20} MiB, and a page holds at most {MOST_BYTES >> 20}")
+        raise UserError(f"a page contains at most {MOST_BYTES >> 20} MiB of weights, got {len(weights) >> 20}; export to .onnx")
     shape = list(parts.model.shape)
     facts = {
         **parts.facts(options), "network": parts.run.diffusion_settings.network, "tensors": tensors,
         "shape": shape if len(shape) == 3 else [shape[0], 1, 1], "tables": tables_of(parts, options),
         "guidance": options.get("guidance", 1.0), "seed": options.get("seed", 0), "count": parts.run.config.data.count,
-        "painting": _painting(parts) if parts.run.kind == "images" else [],
+        "painting": _inpainting_table(parts) if parts.run.kind == "images" else [],
     }  # fmt: skip
     return facts, weights
 
 
 def export_html(run: Run, out: Path, options: Options) -> Path:
-    """Write the page, whole or not at all."""
+    """Write the page atomically and return its path."""
     parts = split_run(run, options, "a page")
-    check_drawable(parts)
+    check_page_support(parts)
     facts, weights = model_of(parts, options)
     with atomic(out) as aside:
         aside.write_text(page_of(facts, weights), encoding="utf-8")
@@ -133,16 +134,16 @@ def export_html(run: Run, out: Path, options: Options) -> Path:
 
 
 def page_of(facts: dict[str, Any], weights: bytes) -> str:
-    """Return the text of the page: its own code, and the model as text that nothing runs."""
+    """Return the page: its code, and the model as inert text."""
     style, script = (PAGE / "style.css").read_text("utf-8"), "\n".join((PAGE / name).read_text("utf-8") for name in SCRIPTS)
     policy = POLICY.format(scripts=_allowed(script), styles=_allowed(style))
     values = {
         "policy": policy, "title": html.escape(visible(str(facts["data"]))), "style": style, "script": script,
         "worker": "\n".join((PAGE / name).read_text("utf-8") for name in WORKER),
-        "model": json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"),  # so that no name can end the element
+        "model": json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"),  # no name can close the element
         "weights": base64.b64encode(weights).decode(),
     }  # fmt: skip
-    # at once, so that nothing in a value is taken for a place to fill
+    # in one pass, so that placeholders in a value are not replaced
     return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], (PAGE / "page.html").read_text("utf-8"))
 
 

@@ -1,4 +1,4 @@
-"""A run as a folder that can be uploaded as it is: safetensors, config and a model card; and back."""
+"""A run as a folder for model hubs, with safetensors, config and a model card, and its import."""
 
 from __future__ import annotations
 
@@ -23,21 +23,22 @@ from reverie.runs.weights import read_weights, write_weights
 
 CARD, GRID = "README.md", "samples.png"
 WRITTEN = (CARD, GRID, folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE)
-MARKS = re.compile(r"[\\`*_\[\]<>|~&@#!]|:(?=//)|(?<=www)\.", re.IGNORECASE)  # what Markdown and GitHub read as more than text
-SHOWN = 64  # images of the sample grid; points are more
+# What Markdown and GitHub read as more than text.
+MARKS = re.compile(r"[\\`*_\[\]<>|~&@#!]|:(?=//)|(?<=www)\.", re.IGNORECASE)
+SHOWN = 64  # images of the sample grid
 POINTS = 2000
 
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What a person says of the card.  licence: as hubs call it, such as mit; measure: whether to measure a few samples."""
+    """Options of the model card.  licence: its identifier on hubs, such as mit; measure: whether to evaluate samples."""
 
     licence: str = "unknown"
     measure: bool = False
 
 
 def without_paths(config: Config) -> Config:
-    """Return a configuration that says nothing of the machine: where data and other runs were is left out."""
+    """Return a configuration without the local paths of data and of other runs."""
     data = config.data
     source = data.source if "/" not in data.source and "\\" not in data.source else ""
     reading = {key: value for key, value in data.reading.items() if key != "data_dir"}
@@ -49,9 +50,9 @@ def without_paths(config: Config) -> Config:
 
 
 def export_hub(run: Run, out: Path, card: ModelCard, options: Options, overwrite: bool) -> Path:
-    """Write the folder, whole or not at all."""
+    """Write the folder atomically and return its path."""
     if "\n" in card.licence or len(card.licence) > 100:
-        raise UserError("a licence is one short word, such as mit or cc-by-4.0")
+        raise UserError("--licence must be one short identifier, such as mit or cc-by-4.0")
     config = without_paths(run.config)
     measured = evaluate_run(run, quick=True, options=options) if card.measure else None
     with atomic_folder(out, lambda name: name in WRITTEN, overwrite) as aside:
@@ -68,13 +69,13 @@ def export_hub(run: Run, out: Path, card: ModelCard, options: Options, overwrite
 
 
 def card_text(run: Run, config: Config, card: ModelCard, measured: Evaluation | None) -> str:
-    """Return the model card: front matter for hubs, then what a reader wants to know."""
+    """Return the model card: front matter for hubs, then use, data, model, metrics and limits."""
     data, facts = config.data, run.model.facts()
     task = "unconditional-image-generation" if data.kind == "images" else None
     tags = ["reverie", config.family.name, data.kind]
     front = {"library_name": "reverie", "license": card.licence, "pipeline_tag": task, "tags": tags}
     lines = ["---", *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in front.items() if value), "---", ""]
-    # a model that was imported does not say from how many data it learned
+    # an imported model has no record of its data
     learned = (
         f"trained with Reverie on {format_count(data.count, data.shape)}"
         if data.fingerprint
@@ -94,48 +95,48 @@ def card_text(run: Run, config: Config, card: ModelCard, measured: Evaluation | 
     lines += ["", "## Model", "", "| | |", "|---|---|", f"| parameters | {facts['parameters']:,} |",
               f"| trained for | {length}, batch {training.batch}, seed {training.seed} |"]  # fmt: skip
     settings = config.family.model_dump(mode="json")
-    told = [key for key in ("target", "schedule", "network", "clusters") if settings.get(key)]
-    lines += [f"| {key} | {_cell(_spoken(settings[key]))} |" for key in told]
-    lines += ["", "## Figures", "", *_figures(measured), "", "## Limits", "", *_limits(run), ""]
+    keys = [key for key in ("target", "schedule", "network", "clusters") if settings.get(key)]
+    lines += [f"| {key} | {_cell(_format_setting(settings[key]))} |" for key in keys]
+    lines += ["", "## Metrics", "", *_metrics(measured), "", "## Limits", "", *_limits(run), ""]
     return "\n".join(lines)
 
 
-def _spoken(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     if not isinstance(value, Mapping):
         return str(value)
     return f"{value['name']}: " + ", ".join(f"{k}={v}" for k, v in value.items() if k != "name")
 
 
 def _cell(text: object) -> str:
-    """Return text that Markdown shows as it is, in a cell of a table too: neither HTML nor links nor other marks."""
+    """Return text escaped for a Markdown table: without HTML, links and other markup."""
     return MARKS.sub(r"\\\g<0>", visible(str(text)))
 
 
-def _figures(measured: Evaluation | None) -> list[str]:
+def _metrics(measured: Evaluation | None) -> list[str]:
     if measured is None:
         return [
-            "Not measured. `reverie evaluate RUN` measures samples against data; `reverie export --measure` puts figures here."
+            "Not measured. `reverie evaluate RUN` evaluates samples; `reverie export --measure` adds the metrics to this card."
         ]
     facts = measured.facts
-    head = f"{facts['samples']:,} samples, seed {facts['seed']}, quick mode; beside each figure that of held-out data."
+    head = f"{facts['samples']:,} samples, seed {facts['seed']}, quick evaluation; the floor is the figure of real data."
     rows = [f"| {_cell(what)} | {_cell(ours)} | {_cell(floor)} |" for what, ours, floor in measured.table()]
-    return [head, "", *map(_cell, measured.verdict), "", "| figure | samples | real data |", "|---|---|---|", *rows]
+    return [head, "", *map(_cell, measured.verdict), "", "| metric | samples | real data |", "|---|---|---|", *rows]
 
 
 def _limits(run: Run) -> list[str]:
-    said = ["- It knows what it was trained on and nothing else, with whatever these data leave out or get wrong.",
-            "- Samples may come close to training data where these are few; `reverie evaluate` looks for copies."]  # fmt: skip
+    limits = ["- The model reproduces the gaps, errors and biases of its training data.",
+              "- Samples may be near-copies of training data, most of all with few data: see `reverie evaluate`."]  # fmt: skip
     if run.model.lossy:
-        said.append("- Images go through an autoencoder, which loses detail.")
-    return said
+        limits.append("- Images pass through a lossy autoencoder.")
+    return limits
 
 
 def import_hub(source: Path, out: Path, overwrite: bool) -> Run:
-    """Make a run of such a folder: everything is read by schema, and written anew."""
+    """Import such a folder as a run; all files are validated and rewritten."""
     opened = load(source, "cpu")
     early = read_weights(source, opened.config, folder.EARLY_FILE) if (source / folder.EARLY_FILE).is_file() else None
     if early is None and opened.autoguidance != 1:
-        raise UserError(f"{source} has no {folder.EARLY_FILE}, which its autoguidance needs; it is not whole")
+        raise UserError(f"{source} has no {folder.EARLY_FILE}, which its autoguidance needs; export it again")
 
     def more(place: Path) -> None:
         if early is not None:

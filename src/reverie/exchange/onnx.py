@@ -1,4 +1,4 @@
-"""A run as one ONNX file: the network with everything around it, and the steps of a sampler in its metadata."""
+"""A run as an ONNX file: the guided denoiser, with the solver steps in its metadata."""
 
 from __future__ import annotations
 
@@ -27,59 +27,59 @@ from reverie.runs.run import Run
 from reverie.runs.sampling_options import Options
 
 FORMAT = 1  # of the metadata
-FIXED = 3  # inputs that every file has: x, alpha, sigma
-KEY = "reverie"  # of the entry that holds it
+FIXED = 3  # inputs of every file: x, alpha, sigma
+KEY = "reverie"  # of the metadata
 NEEDED = "pip install 'reverie[exchange]'"
 
 
 class TabulatedSchedule(Schedule):
-    """A schedule whose time is a pair (alpha, sigma) itself: the caller has the table of them."""
+    """A schedule whose time is a pair (alpha, sigma), which the caller reads from a table."""
 
     def __init__(self) -> None:
         super().__init__()
 
     def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
-        """Return what was told."""
+        """Return the given pair."""
         return cast(tuple[Coefficient, Coefficient], t)
 
 
 class Guided(nn.Module):
-    """What the file computes: x, alpha, sigma, and what there is of label, guidance, cluster, autoguidance -> x0, eps, sample.
+    """The guided denoiser: x, alpha, sigma and, if they exist, label, guidance, cluster, autoguidance -> x0, eps, sample.
 
-    none + guidance (conditional - none) of the model and of its early state, then strong + (autoguidance - 1) (strong - weak).
-    x: (B, ...) in model units; alpha, sigma: () float64; label, cluster: (B,) int64, -1 for none; sample: x0 in the units of
-    the data.  Where there are labels, one that is none hides the cluster too.
+    none + guidance (conditional - none) of the model and of the weak model, then weak + autoguidance (strong - weak).
+    x: (B, ...) in model units; alpha, sigma: () float64; label, cluster: (B,) int64, -1 for none; sample: x0 in user units.
+    With labels, the null label also hides the cluster.
     """
 
     def __init__(self, parts: ExportParts) -> None:
         super().__init__()
-        self.strong, self.weak = (None if d is None else _told(d) for d in (parts.model.denoiser, parts.weak))
+        self.strong, self.weak = (None if d is None else _tabulated(d) for d in (parts.model.denoiser, parts.weak))
         self.codec, self.labels, self.clips = parts.model.codec, bool(parts.model.label_count), parts.model.clips
         self.clusters, self.before = len(parts.model.clusters or ()), parts.model.augmentation_width
 
     def forward(self, x: Tensor, alpha: Tensor, sigma: Tensor, *more: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the guided estimate and the clean data in the units of users."""
-        given = list(more)
-        label, guidance = (given.pop(0), given.pop(0)) if self.labels else (None, None)
-        told = self.told(given.pop(0), label) if self.clusters else None
+        """Return the guided estimate, and x0 in user units."""
+        inputs = list(more)
+        label, guidance = (inputs.pop(0), inputs.pop(0)) if self.labels else (None, None)
+        conditioning = self.conditioning(inputs.pop(0), label) if self.clusters else None
         assert self.strong is not None
-        pair = _guided(self.strong, x, alpha, sigma, label, guidance, told)
+        pair = _guided(self.strong, x, alpha, sigma, label, guidance, conditioning)
         x0, eps = pair.x0, pair.eps
         if self.weak is not None:
-            scale, other = given.pop(0), _guided(self.weak, x, alpha, sigma, label, guidance, told)
+            scale, other = inputs.pop(0), _guided(self.weak, x, alpha, sigma, label, guidance, conditioning)
             x0, eps = scale * x0 + (1 - scale) * other.x0, scale * eps + (1 - scale) * other.eps
         if self.clips:
             x0 = x0.clamp(-1, 1)
             eps = ((x - alpha * x0) / sigma).to(x.dtype)
         return x0, eps, self.codec.decode(x0)
 
-    def told(self, cluster: Tensor, label: Tensor | None) -> Tensor:
-        """Return what the networks are told of clusters: (B, before + K), zero where it is nothing."""
+    def conditioning(self, cluster: Tensor, label: Tensor | None) -> Tensor:
+        """Return the clusters one-hot: (B, before + K), zero for none."""
         shown = cluster if label is None else torch.where(label == NULL, NULL, cluster)
         return functional.pad((shown[:, None] == torch.arange(self.clusters)).float(), (self.before, 0))
 
 
-def _told(denoiser: NetDenoiser) -> NetDenoiser:
+def _tabulated(denoiser: NetDenoiser) -> NetDenoiser:
     made = copy.deepcopy(denoiser).cpu().float().eval()
     made.schedule = TabulatedSchedule()
     return made
@@ -92,22 +92,22 @@ def _guided(
     sigma: Tensor,
     label: Tensor | None,
     guidance: Tensor | None,
-    told: Tensor | None,
+    conditioning: Tensor | None,
 ) -> Pair:
     t = cast(Time, (alpha, sigma))
     if label is None or guidance is None:
-        return denoiser.estimate(x, t, None, told)
+        return denoiser.estimate(x, t, None, conditioning)
     labels = torch.cat([label, torch.full_like(label, NULL)])
-    both = denoiser.estimate(torch.cat([x, x]), t, labels, None if told is None else torch.cat([told, torch.zeros_like(told)]))
-    # halves by a reshape, because chunk would fix the size of the batch
-    x0, eps = (
+    doubled = None if conditioning is None else torch.cat([conditioning, torch.zeros_like(conditioning)])
+    both = denoiser.estimate(torch.cat([x, x]), t, labels, doubled)
+    x0, eps = (  # halves by a reshape, because chunk would fix the batch size
         (none + guidance * (this - none)) for this, none in (z.unflatten(0, (2, -1)).unbind(0) for z in (both.x0, both.eps))
     )
     return Pair(x0, eps)
 
 
-def inputs_of(parts: ExportParts) -> list[tuple[str, Tensor, bool]]:
-    """Return name, example and whether it has a row for each datum, of every input."""
+def example_inputs(parts: ExportParts) -> list[tuple[str, Tensor, bool]]:
+    """Return name, example, and whether the first dimension is the batch, of every input."""
     x = torch.zeros(2, *parts.model.model_shape)
     one = torch.tensor(0.7, dtype=torch.float64)
     made = [("x", x, True), ("alpha", one, False), ("sigma", one.clone(), False)]
@@ -119,29 +119,29 @@ def inputs_of(parts: ExportParts) -> list[tuple[str, Tensor, bool]]:
 
 
 def export_onnx(run: Run, out: Path, options: Options) -> Path:
-    """Write the file, whole or not at all."""
+    """Write the file atomically and return its path."""
     parts = split_run(run, options, "an ONNX file")
     facts = {"format": FORMAT, **parts.facts(options)}
     facts["evaluations"] = [e.as_dict() for e in parts.solver_steps(options)]
-    inputs = inputs_of(parts)
-    programme = export_module(Guided(parts), inputs, ["x0", "eps", "sample"])
-    programme.model.metadata_props[KEY] = json.dumps(facts)
+    inputs = example_inputs(parts)
+    program = export_module(Guided(parts), inputs, ["x0", "eps", "sample"])
+    program.model.metadata_props[KEY] = json.dumps(facts)
     with atomic(out) as aside:
-        programme.save(str(aside), external_data=False)
+        program.save(str(aside), external_data=False)
     return out
 
 
 def export_module(module: nn.Module, inputs: list[tuple[str, Tensor, bool]], outputs: list[str], fixed: int = FIXED) -> Any:
-    """Return torch's ONNX programme of a module, with any number of data where an input has a row for each.
+    """Return the ONNX program of a module, with a dynamic batch dimension.
 
-    fixed: how many arguments have a name; the others go into one that takes any number.
+    fixed: the number of named arguments; the others are in one variadic argument.
     """
     try:
-        import onnxscript  # noqa: F401  torch asks for it by the way
+        import onnxscript  # noqa: F401  torch.onnx imports it
     except ImportError:
         raise UserError(f"writing ONNX needs onnx and onnxscript: {NEEDED}") from None
     batch = torch.export.Dim("batch", min=1, max=2**20)
-    shapes: Any = tuple({0: batch} if rows else None for _, _, rows in inputs)
+    shapes: Any = tuple({0: batch} if batched else None for _, _, batched in inputs)
     first, rest = shapes[:fixed], shapes[fixed:]
     shapes = (*first, rest) if rest else first
     with torch.no_grad(), _quietly():
@@ -152,7 +152,7 @@ def export_module(module: nn.Module, inputs: list[tuple[str, Tensor, bool]], out
             exported, dynamo=True, input_names=[name for name, _, _ in inputs], output_names=outputs, verbose=False
         )
     assert made is not None
-    for node in made.model.graph.all_nodes():  # which torch annotates with the source files that it traced
+    for node in made.model.graph.all_nodes():  # torch annotates them with source files
         node.metadata_props.clear()
         node.doc_string = None
         for value in node.outputs:
@@ -165,7 +165,7 @@ def export_module(module: nn.Module, inputs: list[tuple[str, Tensor, bool]], out
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Keep to ourselves what torch tells of its own parts while it exports."""
+    """Silence the messages of torch during an export."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,8 +1,8 @@
-"""A sampler on a grid as a table of numbers, so that a loop that knows no sampler can walk it.
+"""A sampler on a grid as a table of coefficients, for a loop without sampler code.
 
-Every sampler but the adaptive one is linear in what it has seen: x at the k-th evaluation is a sum of earlier estimates of x0
-and eps and of draws of noise, with weights that schedule and grid decide alone.  The weights are found by the sampler itself,
-which is walked with unit vectors in place of images.
+Except for the adaptive one, a sampler is linear in its inputs: x at evaluation k is a sum of earlier estimates of x0 and eps
+and of noise draws, with weights that depend on schedule and grid only.  They are read off by running the sampler on unit
+vectors in place of images.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from reverie.diffusion.samplers.onestep import DDPM
 from reverie.diffusion.schedule import Schedule
 
 MOST_EVALUATIONS = 2000
-NOTHING = 1e-12  # a weight below it is rounding
+NEGLIGIBLE = 1e-12  # smaller weights are rounding errors
 
-Terms = tuple[tuple[int, float], ...]  # (which one, its weight)
+Terms = tuple[tuple[int, float], ...]  # (index, weight)
 
 
 @dataclass(frozen=True)
 class SolverStep:
-    """One call of the network: x = sum of weights times x0 and eps of earlier evaluations and draws of noise, at alpha, sigma.
+    """One evaluation of the network at x = weighted sum of earlier x0, eps and noise draws, with alpha and sigma.
 
-    frame: whether it is one that a film shows, and not one within a step.
+    frame: whether it is a frame of the trajectory, and not an evaluation within a step.
     """
 
     t: float
@@ -44,65 +44,65 @@ class SolverStep:
     frame: bool = False
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as plain values for JSON."""
+        """Return plain values for JSON."""
         return {"t": self.t, "alpha": self.alpha, "sigma": self.sigma, "frame": self.frame,
                 "x0": self.x0, "eps": self.eps, "noise": self.noise}  # fmt: skip
 
 
-class _Recorder(Denoiser):
-    """Notes what each x is made of and answers with two new unit vectors, of which x is made from then on.
+class _StepRecorder(Denoiser):
+    """Records the weights of each x and returns two new unit vectors as estimates.
 
-    x: (1, 2 evaluations + draws): the weights of all x0, all eps and all noise.
+    x: (1, 2 evaluations + draws), the weights of all x0, all eps and all noise draws.
     """
 
     def __init__(self, schedule: Schedule, evaluations: int) -> None:
         super().__init__()
         self.schedule, self.count = schedule, evaluations
-        self.rows: list[SolverStep] = []
+        self.steps: list[SolverStep] = []
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the unit vectors of this evaluation."""
-        k, n = len(self.rows), self.count
+        k, n = len(self.steps), self.count
         alpha, sigma = (float(c) for c in self.schedule(float(t)))
         of_x0, of_eps, of_noise = (_terms(part) for part in (x[0, :n], x[0, n : 2 * n], x[0, 2 * n :]))
-        self.rows.append(SolverStep(float(t), alpha, sigma, of_x0, of_eps, of_noise))
+        self.steps.append(SolverStep(float(t), alpha, sigma, of_x0, of_eps, of_noise))
         x0, eps = torch.zeros_like(x), torch.zeros_like(x)
         x0[0, k], eps[0, n + k] = 1.0, 1.0
-        x.copy_(alpha * x0 + sigma * eps)  # in place, as the step holds x too: rows stay as short as the sampler's memory
+        x.copy_(alpha * x0 + sigma * eps)  # in place, as the step keeps x: bounds the terms by the sampler's memory
         return Pair(x0, eps)
 
 
 def _terms(weights: Tensor) -> Terms:
-    return tuple((int(j), float(weights[j])) for j in (weights.abs() > NOTHING).nonzero()[:, 0])
+    return tuple((int(j), float(weights[j])) for j in (weights.abs() > NEGLIGIBLE).nonzero()[:, 0])
 
 
-class _Draws(Noise):
-    """Unit vectors in place of noise, from a place on."""
+class _UnitNoise(Noise):
+    """Unit vectors in place of noise, from an index on."""
 
-    def __init__(self, place: int) -> None:
+    def __init__(self, first: int) -> None:
         super().__init__(torch.zeros(1, dtype=torch.int64))
-        self.place = place
+        self.first = first
 
     def like(self, x: Tensor) -> Tensor:
-        """Return the next one."""
+        """Return the next unit vector."""
         z = torch.zeros_like(x)
-        z[0, self.place + self.draws] = 1.0
+        z[0, self.first + self.draws] = 1.0
         self.draws += 1
         return z
 
 
 def solver_steps(sampler: Sampler, schedule: Schedule, grid: Tensor) -> list[SolverStep]:
-    """Return every evaluation of a sampler on a grid, the first one of noise alone; x0 of the last one is the sample."""
+    """Return every evaluation of a sampler on a grid; the first x is noise, and x0 of the last one is the sample."""
     count = sampler.evaluations(grid)
     if count is None:
-        raise UserError("this sampler chooses its steps by what it sees, so there is no table of them; take another --sampler")
+        raise UserError("an adaptive sampler has no table of steps; use another --sampler")
     if isinstance(sampler, DDPM) and sampler.variance in ("optimal", "learned"):
-        raise UserError(f"the variance {sampler.variance!r} differs from image to image, so there is no table of its steps;"
-                        " export with --sampler ddpm")  # fmt: skip
+        raise UserError(f"the variance {sampler.variance!r} differs between images, so its steps have no table;"
+                        " use --sampler ddpm")  # fmt: skip
     if count > MOST_EVALUATIONS:
-        raise UserError(f"a table of steps has at most {MOST_EVALUATIONS:,} evaluations, and this would have {count:,}")
-    recorder, noise = _Recorder(schedule, count), _Draws(2 * count)
+        raise UserError(f"a table has at most {MOST_EVALUATIONS:,} evaluations, got {count:,}; decrease --steps")
+    recorder, noise = _StepRecorder(schedule, count), _UnitNoise(2 * count)
     first = noise.like(torch.zeros(1, 3 * count + 2 * len(grid) + 1, dtype=torch.float64))
-    walk = trajectory(recorder, sampler, start(schedule, float(grid[0]), first), grid, noise)
-    frames = {len(recorder.rows) - 1 for _ in walk}
-    return [SolverStep(**{**vars(row), "frame": k in frames}) for k, row in enumerate(recorder.rows)]
+    frames = trajectory(recorder, sampler, start(schedule, float(grid[0]), first), grid, noise)
+    of_frames = {len(recorder.steps) - 1 for _ in frames}
+    return [SolverStep(**{**vars(step), "frame": k in of_frames}) for k, step in enumerate(recorder.steps)]

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike
 
-from reverie.base.deprecations import warn_renamed
 from reverie.base.errors import UserError
 from reverie.data.kind import kind_of_samples
 from reverie.draw.picture import (
@@ -71,12 +70,6 @@ class Restored:
     def std(self) -> np.ndarray:
         """The standard deviation of each number over the results; 0 for a single result."""
         return np.asarray(self.x.std(0, ddof=1 if len(self.x) > 1 else 0))
-
-    @property
-    def spread(self) -> np.ndarray:
-        """The old name of `std`."""
-        warn_renamed("Restored.spread", "Restored.std")
-        return self.std
 
     def sheet(self) -> Figure:
         """Draw the original, the observed picture, the results and their std; for points, the results over model points."""

@@ -15,7 +15,7 @@ class Memory {
     this.kernel = new WebAssembly.Instance(module, { e: { m: this.memory } }).exports.g;
   }
 
-  take(count) { // places for so many floats, with the values that were there before
+  take(count) { // the offset of `count` uninitialized floats
     const at = this.top;
     this.top += upTo(count, 4);
     if (this.top > this.floats.length) {
@@ -34,7 +34,7 @@ class Layers {
 
   tensor(name) { return this.tensors[this.prefix + name]; }
 
-  // rows x columns of numbers as the kernel wants its first matrix
+  // a matrix in the layout of the kernel's first argument
   pack(rows, columns, value) {
     const at = this.memory.take(upTo(rows, 4) * columns), f = this.memory.floats;
     for (let i = 0; i < upTo(rows, 4); i++)
@@ -42,7 +42,7 @@ class Layers {
     return { at, rows, columns };
   }
 
-  weights(name, transposed = false) { // packed once; a transposed convolution gives its four places as rows of their own
+  weights(name, transposed = false) { // packed once; the four outputs of a transposed convolution are rows
     if (!this.packed.has(name)) {
       const { data, shape } = this.tensor(`${name}.weight`), inner = shape.slice(1).reduce((a, b) => a * b, 1);
       this.packed.set(name, transposed
@@ -52,7 +52,7 @@ class Layers {
     return this.packed.get(name);
   }
 
-  prepare() { // so that weights lie below what each evaluation frees again
+  prepare() { // weights come below the memory that each evaluation releases
     for (const name of Object.keys(this.tensors)) {
       const { shape } = this.tensors[name];
       if (!name.startsWith(this.prefix) || !name.endsWith(".weight") || shape.length < 2) continue;
@@ -123,9 +123,9 @@ class Layers {
     return out;
   }
 
-  // Group normalisation, then a scale and a shift of each channel, then SiLU where asked for.
-  normalise(x, wished, scale, shift, activate) {
-    let groups = Math.min(wished, x.c);
+  // Group normalization, scale and shift of each channel, and optionally SiLU.
+  normalise(x, requested, scale, shift, activate) {
+    let groups = Math.min(requested, x.c);
     while (x.c % groups) groups--;
     const n = x.h * x.w, each = (x.c / groups) * n, at = this.memory.take(x.c * n), f = this.memory.floats;
     for (let g = 0; g < groups; g++) {
@@ -202,9 +202,9 @@ class Layers {
       return out.map((_, j) => data[row * size + j] * (1 - share) + data[(row + 1) * size + j] * share);
     }
     if (kind === "sine") return out.map((_, j) => Math.sin(position * Math.exp((-2 * j * Math.log(10000)) / size)));
-    const spread = kind === "sinusoidal-inclusive" ? Math.max(size - 2, 1) : size;
+    const denominator = kind === "sinusoidal-inclusive" ? Math.max(size - 2, 1) : size;
     return out.map((_, j) => {
-      const angle = position * Math.exp((-2 * (j >> 1) * Math.log(10000)) / spread);
+      const angle = position * Math.exp((-2 * (j >> 1) * Math.log(10000)) / denominator);
       return j % 2 ? Math.cos(angle) : Math.sin(angle);
     });
   }
@@ -214,35 +214,35 @@ class Layers {
     return table ? e.map((value, j) => value + table.data[(label + 1) * e.length + j]) : e;
   }
 
-  addTold(e, entry) { // one entry of what is told is 1 and the others are 0; below 0, all are
+  addConditioning(e, entry) { // a one-hot conditioning vector; zero if entry is negative
     if (entry < 0) return e;
     const { data, shape } = this.tensor("told.weight");
     return e.map((value, j) => value + data[j * shape[1] + entry]);
   }
 
-  embedding(spec, level, label, told) { // of images: two dense layers around the embedding of the level
+  embedding(spec, level, label, entry) { // of images: two dense layers around the embedding of the level
     const first = this.dense("tell.0", this.level(spec.embedding, 64, level, "embed")).map(silu);
-    return this.addTold(this.addLabel(this.dense("tell.2", first), label), told).map(silu);
+    return this.addConditioning(this.addLabel(this.dense("tell.2", first), label), entry).map(silu);
   }
 }
 
 function unetBlock(layers, name, x, e, spec) {
-  const told = layers.dense(`${name}.tell`, e), scales = spec.conditioning === "scale-shift";
+  const parameters = layers.dense(`${name}.tell`, e), scales = spec.conditioning === "scale-shift";
   if (!scales) {
     const n = x.h * x.w, at = layers.memory.take(x.c * n), f = layers.memory.floats;
-    for (let i = 0; i < x.c * n; i++) f[at + i] = f[x.at + i] + told[Math.floor(i / n)];
+    for (let i = 0; i < x.c * n; i++) f[at + i] = f[x.at + i] + parameters[Math.floor(i / n)];
     x = { ...x, at };
   }
   let h = layers.convolution(`${name}.first`, layers.affine(`${name}.first_norm`, x, spec.groups, true), 3, 1, 1);
   h = scales
-    ? layers.normalise(h, spec.groups, (c) => 1 + told[c], (c) => told[h.c + c], true)
+    ? layers.normalise(h, spec.groups, (c) => 1 + parameters[c], (c) => parameters[h.c + c], true)
     : layers.affine(`${name}.second_norm`, h, spec.groups, true);
   h = layers.convolution(`${name}.second`, h, 3, 1, 1);
   return layers.sum(layers.tensor(`${name}.shortcut.weight`) ? layers.convolution(`${name}.shortcut`, x) : x, h);
 }
 
-function unet(layers, spec, x, level, label, told) {
-  const e = layers.embedding(spec, level, label, told), kept = [];
+function unet(layers, spec, x, level, label, entry) {
+  const e = layers.embedding(spec, level, label, entry), kept = [];
   const wide = spec.widths, last = wide.length - 1;
   if (spec.fourier.length) {
     const count = x.c * x.h * x.w, at = layers.memory.take(count * (1 + 2 * spec.fourier.length)), f = layers.memory.floats;
@@ -282,8 +282,8 @@ function unet(layers, spec, x, level, label, told) {
   return layers.fold(h, spec.stem, true);
 }
 
-function transformer(layers, spec, x, level, label, told) {
-  const e = layers.embedding(spec, level, label, told), { dim } = spec, memory = layers.memory;
+function transformer(layers, spec, x, level, label, entry) {
+  const e = layers.embedding(spec, level, label, entry), { dim } = spec, memory = layers.memory;
   const tokens = layers.fold(x, spec.patch), n = tokens.h * tokens.w;
   const modulated = (h, shift, scale) => { // layer normalisation of each token, then scale and shift
     const at = memory.take(dim * n), f = memory.floats;
@@ -301,11 +301,11 @@ function transformer(layers, spec, x, level, label, told) {
     for (let i = 0; i < dim * n; i++) f[at + i] = f[h.at + i] + gate[Math.floor(i / n)] * f[more.at + i];
     return { ...h, at };
   };
-  const parts = (told) => Array.from({ length: told.length / dim }, (_, k) => told.subarray(k * dim, (k + 1) * dim));
+  const parts = (values) => Array.from({ length: values.length / dim }, (_, k) => values.subarray(k * dim, (k + 1) * dim));
   let h = layers.convolution("enter", tokens);
   for (let y = 0; y < h.h; y++)
     for (let i = 0; i < h.w; i++)
-      for (let c = 0; c < dim; c++) { // half of the coordinates tell the row, half the column
+      for (let c = 0; c < dim; c++) { // half of the coordinates encode the row, half the column
         const half = dim / 2, j = c % half, angle = (c < half ? y : i) * Math.exp((-2 * (j >> 1) * Math.log(10000)) / half);
         memory.floats[h.at + (c * h.h + y) * h.w + i] += j % 2 ? Math.cos(angle) : Math.sin(angle);
       }
@@ -324,12 +324,12 @@ function transformer(layers, spec, x, level, label, told) {
 function mlp(layers, spec, x, level, label) {
   const e = layers.addLabel(layers.level(spec.embedding, spec.embedding_dim, level, "embedding"), label), n = x.h * x.w;
   for (let k = 0; k < spec.layers; k++) {
-    const told = layers.dense(`projections.${k}`, e);
+    const projected = layers.dense(`projections.${k}`, e);
     x = layers.convolution(`layers.${k}`, x);
     const f = layers.memory.floats;
     for (let i = 0; i < x.c * n; i++) {
       const c = Math.floor(i / n), value = f[x.at + i];
-      f[x.at + i] = silu(spec.connector === "multiply" ? value * told[c] : value + told[c]);
+      f[x.at + i] = silu(spec.connector === "multiply" ? value * projected[c] : value + projected[c]);
     }
   }
   return layers.convolution("out", x);
@@ -354,8 +354,7 @@ function rbf(layers, spec, x, level, label) {
 
 const NETWORKS = { unet, transformer, mlp, rbf };
 
-// A network as a function: numbers of the model's shape, a noise level, a label and an entry that is told (-1 is none) in;
-// numbers out.
+// A network as a function of x, a noise level, a label and an entry of the conditioning vector (-1 is none).
 class Network {
   constructor(spec, tensors, prefix, memory) {
     this.spec = spec;
@@ -363,12 +362,12 @@ class Network {
     this.layers.prepare();
   }
 
-  run(x, shape, level, label, told) {
+  run(x, shape, level, label, entry) {
     const memory = this.layers.memory, mark = memory.top, [c, h, w] = shape;
     const at = memory.take(x.length);
     memory.floats.set(x, at);
-    const y = NETWORKS[this.spec.name](this.layers, this.spec, { at, c, h, w }, level, label, told);
-    const n = h * w, each = y.c / c, out = new Float32Array(c * n); // a second number of each may tell a variance
+    const y = NETWORKS[this.spec.name](this.layers, this.spec, { at, c, h, w }, level, label, entry);
+    const n = h * w, each = y.c / c, out = new Float32Array(c * n); // a second output may be a variance
     for (let k = 0; k < c; k++) out.set(memory.floats.subarray(y.at + k * each * n, y.at + (k * each + 1) * n), k * n);
     memory.top = mark;
     return out;

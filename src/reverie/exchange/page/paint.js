@@ -1,7 +1,7 @@
-// Painting: what is painted over in an image is drawn again, several times, and the rest is kept bit for bit.
+// Inpainting: the painted part of an image is sampled several times; the other pixels stay exactly the same.
 
 const VARIANTS = 8;
-let easel = { values: null, mask: null, label: -1, image: null }, again = 0;
+let easel = { values: null, mask: null, label: -1, image: null }, round = 0;
 
 function openPaint(values, label) {
   easel = { values, label, mask: new Uint8Array(height * width), image: imageData(values) };
@@ -33,27 +33,27 @@ function stroke(event) {
 }
 
 function refill() {
-  if (!easel.mask.some(Boolean)) { $("paint-status").textContent = "Nothing is painted over yet."; return; }
+  if (!easel.mask.some(Boolean)) { $("paint-status").textContent = "Paint over a part of the image first."; return; }
   const n = height * width, known = new Uint8Array(channels * n), values = fromBytes(easel.image);
   for (let i = 0; i < channels * n; i++) known[i] = easel.mask[i % n] ? 0 : 1;
   const canvases = Array.from({ length: VARIANTS }, () => Object.assign(document.createElement("canvas"), { width, height }));
   $("variants").replaceChildren(...canvases);
-  again += 1;
+  round += 1;
   let finished = 0;
-  const first = again * VARIANTS, id = newJobs((made) => {
+  const first = round * VARIANTS, id = newJobs((made) => {
     const k = made.members[0] - first, canvas = canvases[k];
     canvas.getContext("2d").putImageData(imageData(made.x0), 0, 0);
     if (made.frame < made.frames - 1) return;
     finished += 1;
     const result = made.x0;
-    canvas.title = "Take this one";
+    canvas.title = "Continue with this result";
     canvas.onclick = () => { easel.image = imageData(result); easel.mask.fill(0); showEasel(); };
-    $("paint-status").textContent = finished < VARIANTS ? `${finished} of ${VARIANTS} drawn` : "Click one to take it.";
+    $("paint-status").textContent = finished < VARIANTS ? `${finished} of ${VARIANTS} finished` : "Click a result to continue with it.";
     if (finished === VARIANTS) document.body.dataset.painted = "done";
   });
-  document.body.dataset.painted = "drawing";
-  $("paint-status").textContent = "drawing";
-  canvases.forEach((_, k) => send({ id, seed: drawn.seed, members: [first + k], label: easel.label, cluster: -1, rows: model.painting, guidance: Number($("guidance").value), autoguidance: 1, known, values }));
+  document.body.dataset.painted = "sampling";
+  $("paint-status").textContent = "sampling";
+  canvases.forEach((_, k) => send({ id, seed: sampled.seed, members: [first + k], label: easel.label, cluster: -1, rows: model.painting, guidance: Number($("guidance").value), autoguidance: 1, known, values }));
 }
 
 $("easel").onpointerdown = (event) => { $("easel").setPointerCapture(event.pointerId); stroke(event); };

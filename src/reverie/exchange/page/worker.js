@@ -1,11 +1,10 @@
-// Draws what the page asks for.  A job: {id, seed, members, label, cluster, rows, guidance, autoguidance, known, values}.
-// members: numbers of the images or points that are drawn at once; label, cluster: -1 is none; known: 1 where values are given
-// and kept.
+// Samples the jobs of the page: {id, seed, members, label, cluster, rows, guidance, autoguidance, known, values}.
+// members: numbers of the images or points of the job; label, cluster: -1 is none; known: 1 where `values` are kept.
 
 let model, networks, stopped = -1;
 const pause = new MessageChannel(), waiting = [];
 pause.port1.onmessage = () => waiting.shift()();
-const breathe = () => new Promise((go) => { waiting.push(go); pause.port2.postMessage(0); }); // lets messages come in
+const yieldToMessages = () => new Promise((go) => { waiting.push(go); pause.port2.postMessage(0); }); // processes messages
 
 function start(facts, weights) {
   const floats = new Float32Array(weights), tensors = {};
@@ -21,25 +20,25 @@ function combine(a, x, b, y) {
   return x.map((value, i) => a * value + b * y[i]);
 }
 
-// What the guided networks give: none + guidance (conditional - none), then strong + (autoguidance - 1) (strong - weak).
+// The guided output: none + guidance (conditional - none), then weak + autoguidance (strong - weak).
 function output(x, shape, row, job) {
-  const seen = x.map((value) => row.c_in * value);
-  const estimate = (network, label) => { // where there are labels, one that is none hides the cluster too
+  const input = x.map((value) => row.c_in * value);
+  const estimate = (network, label) => { // with labels, the null label also hides the cluster
     const hidden = job.cluster < 0 || (model.labels.length > 0 && label < 0);
-    return network.run(seen, shape, row.level, label, hidden ? -1 : model.clusters.before + job.cluster);
+    return network.run(input, shape, row.level, label, hidden ? -1 : model.clusters.before + job.cluster);
   };
-  const given = (network) => {
+  const guided = (network) => {
     if (job.label < 0 || job.guidance === 0) return estimate(network, -1);
     const conditional = estimate(network, job.label);
     if (job.guidance === 1) return conditional;
     return combine(job.guidance, conditional, 1 - job.guidance, estimate(network, -1));
   };
-  const strong = given(networks[0]);
+  const strong = guided(networks[0]);
   if (networks.length === 1 || job.autoguidance === 1) return strong;
-  return combine(job.autoguidance, strong, 1 - job.autoguidance, given(networks[1]));
+  return combine(job.autoguidance, strong, 1 - job.autoguidance, guided(networks[1]));
 }
 
-function noiseOf(job, draw, shape) { // members side by side; points have a column each
+function noiseOf(job, draw, shape) { // members side by side, one column per point
   const count = shape[0] * shape[1] * shape[2], each = count / job.members.length;
   if (job.members.length === 1) return normals(job.seed, job.members[0], draw, count);
   const out = new Float32Array(count);
@@ -47,13 +46,13 @@ function noiseOf(job, draw, shape) { // members side by side; points have a colu
   return out;
 }
 
-async function draw(job) {
+async function sample(job) {
   const shape = [model.shape[0], model.shape[1], model.shape[2] * job.members.length], count = shape[0] * shape[1] * shape[2];
   const past = [], frames = job.rows.filter((row) => row.frame).length;
   let frame = 0, seconds = 0;
   for (const row of job.rows) {
     if (stopped >= job.id) return;
-    const begun = performance.now(), x = new Float32Array(count);
+    const started = performance.now(), x = new Float32Array(count);
     const add = (weight, values) => { for (let i = 0; i < count; i++) x[i] += weight * values[i]; };
     for (const [k, weight] of row.x0) add(weight, past[k].x0);
     for (const [k, weight] of row.eps) add(weight, past[k].eps);
@@ -65,9 +64,9 @@ async function draw(job) {
       for (let i = 0; i < count; i++)
         if (job.known[i]) { x0[i] = job.values[i]; eps[i] = (x[i] - row.alpha * x0[i]) / row.sigma; }
     past.push({ x0, eps });
-    seconds += (performance.now() - begun) / 1000;
+    seconds += (performance.now() - started) / 1000;
     if (row.frame) postMessage({ id: job.id, members: job.members, frame: frame++, frames, t: row.t, x, x0, seconds });
-    await breathe();
+    await yieldToMessages();
   }
 }
 
@@ -75,5 +74,5 @@ let busy = Promise.resolve();
 onmessage = ({ data }) => {
   if (data.facts) start(data.facts, data.weights);
   if (data.stop !== undefined) stopped = data.stop;
-  if (data.job) busy = busy.then(() => draw(data.job)).catch((error) => postMessage({ failed: String(error) }));
+  if (data.job) busy = busy.then(() => sample(data.job)).catch((error) => postMessage({ failed: String(error) }));
 };
