@@ -66,7 +66,7 @@ NAMES = ("<script>alert(1)</script>", "[here](https://evil.example)", "![x](//ev
 def test_names_are_escaped_in_the_card(name: str, made: Callable[..., Run]) -> None:
     run = made("digits", UNET, (1, 8, 8), labels=2)
     data = run.config.data.model_copy(update={"name": name, "labels": (name, "plain")})
-    card = hub.card_text(run, run.config.model_copy(update={"data": data}), hub.Card(), None)
+    card = hub.card_text(run, run.config.model_copy(update={"data": data}), hub.ModelCard(), None)
     tokens = [
         t for line in MarkdownIt().enable("table").parse(card.partition("---\n\n")[2]) for t in (line, *(line.children or ()))
     ]

@@ -130,7 +130,7 @@ function sample() {
   const id = newJobs((made) => {
     const at = groups.findIndex((group) => group[0] === made.members[0]);
     sampled.films[at][made.frame] = made;
-    shown = Math.max(...drawn.films.map((film) => film.length)) - 1;
+    shown = Math.max(...sampled.films.map((film) => film.length)) - 1;
     if (made.frame === made.frames - 1) finished += 1;
     const evaluations = table().rows.length * (guided() ? 2 : 1) * (autoguided() !== 1 ? 2 : 1);
     $("status").textContent = finished < groups.length
