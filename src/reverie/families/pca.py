@@ -19,12 +19,12 @@ MOST = 64  # largest latent dimension of auto
 class PCAModel(ClosedForm):
     """x = mean + W z + sigma e with z, e standard normal: W has `latent` columns, and the noise is isotropic.
 
-    The likeliest W and sigma² are of closed form.  With the eigenvalues l_1 >= l_2 >= ... and eigenvectors u_i of the data's
-    covariance, W = [u_i sqrt(l_i - sigma²)] and sigma² is the mean of the eigenvalues that are left out.
+    Maximum likelihood has a closed form.  With the eigenvalues l_1 >= l_2 >= ... and eigenvectors u_i of the data's
+    covariance, W = [u_i sqrt(l_i - sigma²)] and sigma² is the mean of the discarded eigenvalues.
 
-    latent: its dimensions, of which data of N have at most (N - L) / 2, so that some noise is left; auto takes the number of
-    at most 64 with the least BIC.  A label has a mean of its own; W and sigma² are common to all labels, so that z means the
-    same for all.  floor: the least sigma² as a share of the mean variance.
+    latent: number of dimensions, at most (N - L) / 2 for N data, so that some noise remains; auto: the number of at most 64
+    with the lowest BIC.  Each label has its own mean; all labels share W and sigma², so z has the same meaning for all.
+    floor: smallest sigma² as a share of the mean variance.
     """
 
     def __init__(

@@ -1,1 +1,1 @@
-"""Autoregressive models: each number of a datum from those before it, so that the likelihood is exact."""
+"""Autoregressive models: each value of a datum given those before it, with an exact likelihood."""

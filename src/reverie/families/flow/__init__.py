@@ -1,1 +1,1 @@
-"""Normalising flows: invertible maps of data to noise, whose density is exact and which go both ways."""
+"""Normalising flows: invertible maps of data to noise with an exact density."""

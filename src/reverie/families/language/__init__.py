@@ -1,1 +1,1 @@
-"""Language models: families whose data are texts."""
+"""Language models of text."""

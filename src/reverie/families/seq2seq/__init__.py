@@ -1,1 +1,1 @@
-"""Sequence to sequence: families whose data are pairs of texts, and which answer a source by a target."""
+"""Sequence-to-sequence models of pairs of texts."""

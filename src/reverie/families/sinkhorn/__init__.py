@@ -1,1 +1,1 @@
-"""A generator that is trained by what it costs to move its samples to the data."""
+"""A generator trained by the cost of transport from its samples to the data."""

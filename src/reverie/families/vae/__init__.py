@@ -1,1 +1,1 @@
-"""Autoencoders and variational autoencoders: networks that go through a latent and back."""
+"""Autoencoders and variational autoencoders."""

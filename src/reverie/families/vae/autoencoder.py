@@ -189,9 +189,9 @@ class Autoencoder(TrainedModel):
 class DenoisingAutoencoder(Autoencoder):
     """x -> decoder(encoder(x + sigma eps)), trained to reconstruct x (Vincent et al. 2008).
 
-    The best of all such r is E[x | x + sigma eps], so that r(y) - y = sigma² times the score of the noised data at y
-    (arXiv:1211.4246; Miyasawa 1961), and a walk x <- r(x + sigma eps) + sigma eps' draws of the data where sigma is small: it
-    is Langevin's with steps of sigma² (arXiv:1305.6663).  It begins where the plain autoencoder draws.
+    The optimal r is E[x | x + sigma eps], so r(y) - y = sigma² times the score of the noised data at y (arXiv:1211.4246;
+    Miyasawa 1961).  For small sigma the Markov chain x <- r(x + sigma eps) + sigma eps' samples the data: it is Langevin
+    dynamics with step size sigma² (arXiv:1305.6663).  It starts from samples of the plain autoencoder.
     """
 
     def __init__(self, *parts: Any, sigma: float) -> None:

@@ -143,7 +143,7 @@ class MarkovHVAE(Variational):
 class LinearMHVAE(Variational):
     """The chain with a fixed encoder: q(z_t | z_t-1) = N(a_t z_t-1, b_t²), with latents of the data's shape.
 
-    Then q(z_t | x) = N(A_t x, B_t²) and q(z_t-1 | z_t, x) are normals too, and with p(z_t-1 | z_t) = q(z_t-1 | z_t, guess of x)
+    Then q(z_t | x) = N(A_t x, B_t²) and q(z_t-1 | z_t, x) are normal, and with p(z_t-1 | z_t) = q(z_t-1 | z_t, estimate of x)
     the bound is that of diffusion: KL(q(z_T | x) || N(0, 1)) + sum_t KL(q(z_t-1 | z_t, x) || p(z_t-1 | z_t)) - log p(x | z_1)
     (arXiv:2006.11239, eq. 5).  chain: (a_t, b_t) of each t from 1 on; guess: (z, t, cond) -> x; decoder: (z_1, cond) -> y.
     """

@@ -42,11 +42,10 @@ Widths = Annotated[tuple[Annotated[int, Field(ge=4, le=1024)], ...], Field(min_l
 class LatentSettings(FamilySettings):
     """Encoder and decoder networks.
 
-    layers: linear, one map each way; dense; patches, convolutions over a map of patches and dense layers to and from it;
-    conv, whose latent is a map of so many channels; or map, of which each patch has so many, beginning as principal
-    components.  hidden: width of dense layers; blocks: how many residual ones, dense or of the map; patch: pixels of a patch's
-    side, of which in patches two side by side make a place of the map; widths: of convolutions, with the image halved between
-    them, or the first of them that of the map of patches.
+    layers: linear; dense; patches, convolutions over a map of patches and dense layers; conv, with a feature map of `latent`
+    channels; or map, with `latent` channels per patch, initialized with principal components.  hidden: width of dense layers;
+    blocks: number of residual blocks; patch: pixels on a side of a patch, twice as many per position of the map for patches;
+    widths: of convolutions, which halve the image between widths; the first is that of the map of patches.
     """
 
     layers: Layers = "dense"
