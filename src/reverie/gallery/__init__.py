@@ -33,9 +33,8 @@ def gallery(
 ) -> list[Path]:  # fmt: skip
     """Draw a gallery and return its files: `gallery("samplers", "sheet.png", run="runs/digits", grid="karras")`.
 
-    Those of a run take the options of sampling, without those that they vary themselves; scales: of guidance, for that gallery;
-    data, schedule, reading: what turns into noise, how, and options of `load_data`, for the gallery "forward"; runs: which
-    are shown beside the others, for the galleries "schedules" and "gradients".
+    Galleries of a run take sampling options, except those that they vary.  scales: for "guidance"; data, schedule, reading (options
+    of `load_data`): for "forward"; runs: shown too by "schedules" and "gradients".
     """
     if name not in GALLERIES:
         raise unknown(name, GALLERIES, "gallery")

@@ -153,7 +153,7 @@ def _lost_by_components(known: Tensor, new: Tensor) -> Tensor:
 def spectrum(coder: Coder) -> Figure:
     """Draw the error of the best linear map of rank k, sum over j > k of s_j² (Eckart and Young 1936), and the autoencoder's.
 
-    Of as many numbers as images it loses nothing of these, so beside it is what that of half the images loses of the others.
+    With as many components as images its error is 0, so the error of components of one half on the other half is shown too.
     """
     x = coder.x.flatten(1).double().cpu()
     values = torch.linalg.svdvals(x - x.mean(0))

@@ -50,8 +50,7 @@ Moment = tuple[float, np.ndarray]  # a time, and the noised data in user units
 def walk(schedule: Schedule, codec: Codec, x: Tensor, seed: int) -> list[Moment]:
     """Return data at the times of a film, all of one Markov chain.  x: (n, ...) in user units.
 
-    Where noise is added to data that do not fade, they are shown divided by sqrt(alpha² + sigma²), or they would leave the
-    picture.
+    Noised data of variance-exploding schedules are divided by sqrt(alpha² + sigma²), so that they stay within the figure.
     """
     times = torch.linspace(0, 1, FRAMES, dtype=torch.float64)
     steps = chain(schedule, codec.encode(x), times, Noise(image_seeds(seed, len(x))))
