@@ -33,8 +33,8 @@ def gallery(
 ) -> list[Path]:  # fmt: skip
     """Draw a gallery and return its files: `gallery("samplers", "sheet.png", run="runs/digits", grid="karras")`.
 
-    Galleries of a run take sampling options, except those that they vary.  scales: for "guidance"; data, schedule, reading (options
-    of `load_data`): for "forward"; runs: shown too by "schedules" and "gradients".
+    Galleries of a run take sampling options, except those that they vary.  scales: for "guidance"; data, schedule, reading
+    (options of `load_data`): for "forward"; runs: shown too by "schedules" and "gradients".
     """
     if name not in GALLERIES:
         raise unknown(name, GALLERIES, "gallery")
