@@ -25,6 +25,14 @@ def unknown(name: str, choices: Iterable[str], what: str) -> UserError:
     return UserError(f"unknown {what} {name!r}; {hint}choose from: {', '.join(choices)}")
 
 
+def advice(message: str) -> str:
+    """Return what to give instead, from a message of pydantic such as `Input should be less than 1`."""
+    limit = message.removeprefix("Input should be ").partition(",")[0]
+    if limit == message.partition(",")[0]:
+        return message[:1].lower() + message[1:]
+    return f"give a value {limit}" if limit.startswith(("less", "greater")) else f"give {limit}"
+
+
 def pick(table: Mapping[str, T], name: str, what: str) -> T:
     """Return the entry of a table, or raise UserError with the valid names."""
     if name not in table:

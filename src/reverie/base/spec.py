@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 from pydantic import BeforeValidator, ConfigDict, PydanticUserError, TypeAdapter, ValidationError
 
 from reverie.base.deprecations import current_spec_options
-from reverie.base.errors import UserError, pick, unknown
+from reverie.base.errors import UserError, advice, pick, unknown
 
 T = TypeVar("T")
 Spec = dict[str, Any]
@@ -64,7 +64,7 @@ def first_problem(error: ValidationError) -> str:
     value = repr(first["input"])
     value = value if len(value) <= SHOWN else f"{value[:SHOWN]} ..."
     ours = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
-    message = str(ours) if ours is not None else f"{first['msg']} (got {value})"
+    message = str(ours) if ours is not None else f"got {value}; {advice(first['msg'])}"
     return f"{where}: {message}" if where else message
 
 

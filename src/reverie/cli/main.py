@@ -8,13 +8,14 @@ import io
 import sys
 import warnings
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.exceptions import TyperException
 
-from reverie.base.errors import ReverieWarning, UserError, out_of_memory
+from reverie.base.errors import ReverieWarning, UserError, advice, out_of_memory
 from reverie.base.signals import interrupted_by_sigterm
 from reverie.base.visible import visible
 from reverie.cli import compress, exchange, pack, restore
@@ -293,6 +294,9 @@ def _sentence(error: TyperException) -> str:
         hint = f"did you mean {like}?" if like else f"{_path(context)} --help lists the options"
         return f"{context.info_name} has no option {unknown}; {hint}"
     sentence = " ".join(str(error.format_message() if hasattr(error, "format_message") else error).split())
+    flags = getattr(getattr(error, "param", None), "opts", ())
+    if values := [value for flag, value in pairwise(sys.argv) if flag in flags and "Input should be" in sentence]:
+        return f"invalid value of {flags[0]}: {values[-1]!r}; {advice(sentence[sentence.index('Input should be') :])}"
     if not sentence or context is None or ";" in sentence:
         return sentence
     return f"{sentence.rstrip('.')}; see {_path(context)} --help"

@@ -68,7 +68,7 @@ def read_picture(image: str | Path | np.ndarray, shape: Shape, what: str, fit: s
         head = read_header(content)
         pixels = decode(content, Recipe(height, width, channels, fit))
     except BrokenImage as error:
-        raise UserError(f"{name} cannot be read: {error}") from None
+        raise UserError(f"{name} cannot be read: {error}; give an image file or .npy") from None
     return Picture(pixels.astype(np.float32) / np.float32(255), name, (head.height, head.width), fit)
 
 
@@ -90,7 +90,7 @@ def _read_file(file: str | Path, what: str) -> bytes | np.ndarray:
                 return read_npy(opened, size, str(path))
         return path.read_bytes()
     except OSError as error:
-        raise UserError(f"the {what} {path} cannot be read: {reason(error)}") from None
+        raise UserError(f"the {what} {path} cannot be read: {reason(error)}; give an image file or .npy") from None
     except ValueError as error:
         if isinstance(error, UserError):
             raise
@@ -187,7 +187,7 @@ def _read_grey(file: str) -> np.ndarray:
         head = read_header(content)
         return np.asarray(decode(content, Recipe(head.height, head.width, 1))[0])
     except BrokenImage as error:
-        raise UserError(f"{name} cannot be read: {error}") from None
+        raise UserError(f"{name} cannot be read: {error}; give an image file or .npy") from None
 
 
 def _resize_mask(fill: np.ndarray, size: Size, fit: str) -> np.ndarray:

@@ -249,7 +249,7 @@ def check(placed: Placed) -> None:
 def read_views(views: str | Sequence[str], shape: tuple[int, ...]) -> dict[str, Placed]:
     """Return the named views by their specs, as in `identity,patches:count=7,seed=3`.  shape: (C, H, W)."""
     if kind_of(shape) != "images":
-        raise UserError("views need images, and this run models other data")
+        raise UserError("views need images, but this run models other data; give a run of images")
     named: list[str] = []
     for word in views.split(",") if isinstance(views, str) else views:
         if isinstance(views, str) and named and "=" in word and ":" not in word:  # an option of the view before

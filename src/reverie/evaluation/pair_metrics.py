@@ -34,7 +34,7 @@ LEAST_ERROR = 0.5  # answers added to both counts in the standard error, so that
 def pair_model(run: Run) -> PairModel:
     """Return the model of a run of pairs."""
     if not isinstance(run.model, PairModel):
-        raise UserError(f"{run.path} is a run of {run.kind}, not of pairs of texts")
+        raise UserError(f"{run.path} is a run of {run.kind}; give a run of text pairs")
     return run.model
 
 

@@ -75,4 +75,7 @@ def import_model(source: str | Path, out: str | Path, *, name: str | None = None
         return import_hub(folder, Path(out), overwrite)
     if is_diffusers(folder):
         return import_diffusers(folder, Path(out), name or folder.resolve().name, overwrite)
-    raise UserError(f"{folder} contains no model to import: neither {CONFIG} nor a UNet2DModel of diffusers")
+    raise UserError(
+        f"{folder} contains no model to import: neither {CONFIG} nor a UNet2DModel of diffusers;"
+        " give a folder that reverie export or diffusers wrote"
+    )

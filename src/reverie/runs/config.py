@@ -187,7 +187,9 @@ class TrainingConfig(ConfigSection):
         if (self.steps is None) == (self.minutes is None):
             raise ValueError("give either steps or minutes")
         if self.micro_batches > self.batch:
-            raise ValueError(f"a batch of {self.batch} cannot be split into {self.micro_batches} micro-batches")
+            raise ValueError(
+                f"a batch of {self.batch} cannot be split into {self.micro_batches} micro-batches; lower --micro-batches"
+            )
         if self.lora is not None and self.optimizer != "adamw":
             raise ValueError("lora needs the optimizer adamw")
         return self

@@ -63,7 +63,7 @@ class ClassifierTraining:
             raise UserError("more than one length; give only one of --steps and --minutes")
         for name, length in (("steps", steps), ("minutes", minutes)):
             if length is not None and not 0 < length < math.inf:
-                raise UserError(f"the number of {name} must be above 0, got {length}")
+                raise UserError(f"--{name} must be above 0, got {length}")
         if len(known.labels) < 2:
             raise UserError(f"the run {run.path} has {len(known.labels) or 'no'} labels; a classifier needs at least 2")
         self.run, self.seed, self.steps = run, check_seed(seed), steps

@@ -127,7 +127,7 @@ def prepare(
         ("epochs", epochs, MOST_STEPS),
     ):
         if length is not None and not 0 < length <= most:
-            raise UserError(f"the number of {name} must be above 0 and at most {most:,}, got {length}")
+            raise UserError(f"--{name} must be above 0 and at most {most:,}, got {length}")
     kind, family_options = read_family(family or DEFAULT_FAMILY, options)
     codec_option = family_options.pop("codec") if isinstance(family_options.get("codec"), str | Path) else None
     if kind.name != "diffusion" and (latent_space or codec_option is not None):

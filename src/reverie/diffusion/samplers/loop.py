@@ -81,7 +81,9 @@ class Sampler(ABC):
                 " take fewer steps or another grid"
             )
         if not self.may_stay and any(t == s for t, s in pairwise(times)):
-            raise UserError("this grid stays at one noise level, which only the langevin sampler can use")
+            raise UserError(
+                "--grid level stays at one noise level, for --sampler langevin only; give that sampler or another grid"
+            )
 
 
 def affordable(sampler: Sampler, grid: Callable[[Schedule, int], Tensor], schedule: Schedule, budget: int) -> int | None:
