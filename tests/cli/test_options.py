@@ -113,12 +113,12 @@ def test_the_galleries_sample_as_they_are_asked(labelled: Run, command, tmp_path
 @pytest.mark.parametrize(
     ("name", "given", "said"),
     [
-        ("transprot", {}, "did you mean 'transport'"),
-        ("samplers", {}, "shows a run"),
-        ("samplers", {"run": "{run}", "sampler": "ddim"}, "every sampler is shown"),
-        ("guidance", {"run": "{run}", "label": "moons"}, "every label"),
-        ("embeddings", {"seed": 1}, "takes no seed"),
-        ("kernels", {"run": "{run}"}, "takes no run"),
+        ("transprot", {}, "transprot.*transport"),
+        ("samplers", {}, "samplers.*run"),
+        ("samplers", {"run": "{run}", "sampler": "ddim"}, "samplers.*sampler"),
+        ("guidance", {"run": "{run}", "label": "moons"}, "guidance.*label"),
+        ("embeddings", {"seed": 1}, "embeddings.*seed"),
+        ("kernels", {"run": "{run}"}, "kernels.*run"),
     ],
 )
 def test_a_gallery_refuses_what_it_cannot_take(labelled: Run, tmp_path: Path, name: str, given: Any, said: str) -> None:

@@ -294,7 +294,7 @@ def _sentence(error: TyperException) -> str:
         hint = f"did you mean {like}?" if like else f"{_path(context)} --help lists the options"
         return f"{context.info_name} has no option {unknown}; {hint}"
     sentence = " ".join(str(error.format_message() if hasattr(error, "format_message") else error).split())
-    flags = getattr(getattr(error, "param", None), "opts", ())
+    flags: list[str] = list(getattr(getattr(error, "param", None), "opts", ()))
     if values := [value for flag, value in pairwise(sys.argv) if flag in flags and "Input should be" in sentence]:
         return f"invalid value of {flags[0]}: {values[-1]!r}; {advice(sentence[sentence.index('Input should be') :])}"
     if not sentence or context is None or ";" in sentence:
