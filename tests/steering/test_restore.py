@@ -201,7 +201,7 @@ MISTAKES = [
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--label", "ten"), "unknown label 'ten'"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--guidance", "2"), "guidance needs a label"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--steps", "0"), "between 1 and"),
-    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "-n", "0"), "at least 1"),
+    (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "-n", "0"), "from 1 to"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--out", "{tmp}/x.gif"), "ends in .png or .npy"),
     (("inpaint", "{grey}", "{tmp}/image.png", "--mask", "left-half", "--known", "x=1"), "--known"),
     (("inpaint", "{points}", "{tmp}/image.png", "--mask", "left-half"), "run of points"),

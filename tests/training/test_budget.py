@@ -156,7 +156,7 @@ def slow(recorded: RecordedBudget, monkeypatch: pytest.MonkeyPatch) -> RecordedB
     """Stages that take long by the clock of the test; what they do is what they always do."""
     now = recorded.time
     monkeypatch.setattr("reverie.training.prepare.load_data", now.slow(load_data, SLOW["reading"]))
-    monkeypatch.setattr(Diffusion, "begin", now.slow(Diffusion.begin, SLOW["clusters"]))
+    monkeypatch.setattr(Diffusion, "initialize", now.slow(Diffusion.initialize, SLOW["clusters"]))
     monkeypatch.setattr(Previews, "take", now.slow(Previews.take, SLOW["preview"]))
     monkeypatch.setattr(Previews, "finish", now.slow(Previews.finish, SLOW["film"]))
     monkeypatch.setattr(loop, "make_step", now.slow(loop.make_step, 0.4))

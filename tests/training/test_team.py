@@ -96,7 +96,7 @@ def test_a_process_that_cannot_read_the_data_is_reported(tmp_path: Path) -> None
     [
         ({"processes": 0}, "from 1 to"),
         ({"processes": 1000}, "on this machine"),
-        ({"processes": 3, "batch": 2}, "cannot be cut into 3"),
+        ({"processes": 3, "batch": 2}, "cannot be split into 3"),
         ({"micro_batches": 0}, "micro_batches"),
     ],
 )
@@ -107,7 +107,7 @@ def test_bad_numbers_are_one_sentence(options: dict[str, int], message: str, tmp
 
 
 def test_a_batch_has_no_more_parts_than_data() -> None:
-    with pytest.raises(ValueError, match="cannot be cut into 9"):
+    with pytest.raises(ValueError, match="cannot be split into 9"):
         TrainingConfig(steps=1, batch=8, micro_batches=9)
 
 
