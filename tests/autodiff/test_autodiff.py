@@ -484,7 +484,7 @@ def test_a_linear_program_has_no_unit(scale: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "a,b,c,said",
+    "a,b,c,message",
     [
         (A, torch.tensor([2.0, 6.0], dtype=torch.float64), C, "degenerate vertex"),
         (A, B, torch.tensor([-1.0, -1.0, 0.0, 0.0], dtype=torch.float64), "not unique"),
@@ -494,8 +494,8 @@ def test_a_linear_program_has_no_unit(scale: float) -> None:
     ],
     ids=["degenerate", "not unique", "infeasible", "unbounded", "shapes"],
 )  # fmt: skip
-def test_linear_programs_without_derivatives_are_errors(a: Tensor, b: Tensor, c: Tensor, said: str) -> None:
-    with pytest.raises(UserError, match=said):
+def test_linear_programs_without_derivatives_are_errors(a: Tensor, b: Tensor, c: Tensor, message: str) -> None:
+    with pytest.raises(UserError, match=message):
         linear_program(a, b, c)
 
 

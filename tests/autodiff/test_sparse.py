@@ -497,8 +497,8 @@ def test_scatter_with_a_reduction_keeps_what_was_there(reduce: str, tensor: bool
 
 
 def test_a_function_that_gives_no_dense_tensor_is_refused() -> None:
-    for f, said in ((lambda x: x.to_sparse(), "layout torch.sparse_coo"), (lambda x: (x, x), "a tuple")):
-        with pytest.raises(UserError, match=said):
+    for f, message in ((lambda x: x.to_sparse(), "layout torch.sparse_coo"), (lambda x: (x, x), "a tuple")):
+        with pytest.raises(UserError, match=message):
             detect(f, draw(4))
 
 

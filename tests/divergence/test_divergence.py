@@ -187,7 +187,7 @@ def test_bounded_estimates_are_near_the_integral(kind: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:.*it is biased")  # 3.2 where 4 would be right
 @pytest.mark.parametrize("kind", DIVERGENCES)
-def test_estimates_are_near_nought_for_one_law_and_grow_with_distance(kind: str) -> None:
+def test_estimates_are_near_zero_for_one_distribution_and_grow_with_distance(kind: str) -> None:
     x = draw(LAWS[0], 2000, 0)
     near, far = (samples(x, draw(LAWS[0], 1500, 1) + shift, kind) for shift in (0.0, 2.0))
     assert abs(near) < 0.15 and far > near + 0.3
@@ -195,7 +195,7 @@ def test_estimates_are_near_nought_for_one_law_and_grow_with_distance(kind: str)
 
 
 @pytest.mark.parametrize(("n", "m", "k"), [(100, 100, None), (100, 100, 9), (60, 90, 6), (37, 37, 4)])
-def test_total_variation_of_one_law_is_nought_on_average(n: int, m: int, k: int | None) -> None:
+def test_total_variation_of_one_distribution_is_zero_on_average(n: int, m: int, k: int | None) -> None:
     found = [samples(draw(LAWS[0], n, 2 * t), draw(LAWS[0], m, 2 * t + 1), "total-variation", k=k) for t in range(60)]
     assert abs(np.mean(found)) < 3 * np.std(found, ddof=1) / math.sqrt(len(found))
 

@@ -61,7 +61,7 @@ SPECS = (
 
 @dataclass(frozen=True)
 class Case:
-    """What is done: a command line, or a function; owned: where it may change what is there."""
+    """A command line or a function to run; owned: the paths that it may change."""
 
     words: tuple[str, ...] = ()
     call: Callable[[], object] | None = None

@@ -81,26 +81,26 @@ def written(made: Table, chance: random.Random) -> tuple[str, bytes]:
 
 
 def check(source: Any, made: Table) -> None:
-    """Read a table and refuse any loss that is not told; a `UserError` is for the worker."""
+    """Read a table and fail on any loss that is not reported; a `UserError` is for the worker."""
     columns, data = made.columns, load_data(source)
     assert not made.wrong, f"a row that does not fit was taken: {data.notes}"
-    said = " ".join(data.notes)
-    label = f"the column {next((name for name in columns if f'from the column {name};' in said), '')}"
+    notes = " ".join(data.notes)
+    label = f"the column {next((name for name in columns if f'from the column {name};' in notes), '')}"
     for name in columns:
         named = name in data.columns or name in data.report["left_out"]
-        assert named or (data.label_names and (name in ("label", "class") or name in label)), f"{name} is not told of: {said}"
+        assert named or (data.label_names and (name in ("label", "class") or name in label)), f"{name} is not reported: {notes}"
     x = np.asarray(data.x)
     kept = np.stack([np.asarray(columns[name], np.float64) for name in data.columns], 1)
     some = ~np.isnan(kept).all(1)
-    assert len(x) == len(kept) or (len(x) == some.sum() and "without any number" in said), (
-        f"{len(x)} of {len(kept)} rows: {said}"
+    assert len(x) == len(kept) or (len(x) == some.sum() and "without any number" in notes), (
+        f"{len(x)} of {len(kept)} rows: {notes}"
     )
     kept = kept if len(x) == len(kept) else kept[some]
     there = ~np.isnan(kept)
     assert np.allclose(x[there], kept[there].astype(np.float32), rtol=1e-6), "numbers were changed"
     for name, gaps in zip(data.columns, (~there).sum(0), strict=True):
-        assert data.report["filled"].get(name, 0) == gaps and (not gaps or f"{name} {gaps:,}" in said), (
-            f"gaps of {name}: {said}"
+        assert data.report["filled"].get(name, 0) == gaps and (not gaps or f"{name} {gaps:,}" in notes), (
+            f"gaps of {name}: {notes}"
         )
     assert not data.label_names or sum(data.label_counts()) == len(x)
 

@@ -1,6 +1,6 @@
 """Runs cases one after another in this process, and writes a line of JSON about each that went wrong.
 
-python -m tests.fuzz.worker FIRST END: the numbers are told on standard output as they are begun.
+python -m tests.fuzz.worker FIRST END: prints the number of each case on standard output when it starts.
 """
 
 from __future__ import annotations
@@ -84,8 +84,8 @@ def attempt(case: Case, root: Path, encoding: str) -> str:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         sys.stdout, sys.stderr, sys.argv = kept
-    said = out.buffer.getvalue() + err.buffer.getvalue()  # type: ignore[attr-defined]
-    text = said.decode(encoding, "replace")
+    printed = out.buffer.getvalue() + err.buffer.getvalue()  # type: ignore[attr-defined]
+    text = printed.decode(encoding, "replace")
     after = content(root)
     lost = [name for name in before if after.get(name) != before[name] and not name.startswith(case.owned or ("\0",))]
     left = [name for name in after if name not in before and not name.startswith(case.owned or ("\0",))]
@@ -127,8 +127,8 @@ def run(first: int, end: int) -> None:
                 case = make(number, root)
                 wrong = attempt(case, root, "ascii" if number % 2 else "utf-8")
             if wrong:
-                told = {"case": number, "words": list(case.words), "wrong": wrong}
-                print(json.dumps(told), file=speak, flush=True)
+                report = {"case": number, "words": list(case.words), "wrong": wrong}
+                print(json.dumps(report), file=speak, flush=True)
             os.chdir(scratch)
             shutil.rmtree(root)
     print(json.dumps({"begins": end}), file=speak, flush=True)

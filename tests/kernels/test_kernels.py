@@ -156,7 +156,7 @@ def test_an_embedding_comes_back_up_to_a_rotation(n: int, d: int, seed: int) -> 
     same(found @ (u @ v), x, 1e-5)  # u v has orthonormal rows or columns: it takes one to the other without stretching
 
 
-def test_what_is_no_gram_matrix_is_told() -> None:
+def test_matrices_that_are_not_gram_matrices_are_refused() -> None:
     bad = torch.tensor([[1.0, 2.0], [2.0, 1.0]])
     assert not is_positive_semidefinite(bad) and not is_positive_semidefinite([[1, 2], [2, 1]])
     assert is_positive_semidefinite([[2, 1], [1, 2]]) and is_positive_semidefinite(torch.tensor([[2, 1], [1, 2]]))
@@ -373,7 +373,7 @@ def test_words_are_counted_and_unit_features_are_cosines() -> None:
     torch.testing.assert_close(Normalized(Linear()).pairs(x, x.flip(0)), found.flip(1).diagonal())
 
 
-def test_a_gram_matrix_tells_its_points_up_to_a_rotation() -> None:
+def test_a_gram_matrix_determines_its_points_up_to_a_rotation() -> None:
     k = gram(Gaussian(1.0), cloud(7, 2, 1))
     turn = torch.linalg.qr(cloud(7, 7, 2))[0]
     plain, turned = columns_as_points(k), columns_as_points(k, turn)

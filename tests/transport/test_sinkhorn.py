@@ -137,7 +137,7 @@ def test_a_divergence_of_float32_points_is_subtracted_in_float64() -> None:
     same(found, sinkhorn_divergence(x.double(), y.double(), epsilon=0.1), 1e-8)
 
 
-def test_masks_and_weights_of_nought_are_points_that_are_not_there() -> None:
+def test_masked_and_zero_weight_points_are_ignored() -> None:
     x, y = cloud(12, 2, 0), cloud(9, 2, 1)
     mask = torch.arange(12) % 3 > 0
     masked, without = sinkhorn(between(x, y, mask), 0.05), sinkhorn(between(x[mask], y), 0.05)
@@ -187,7 +187,7 @@ def test_any_cost_function() -> None:
 
 
 @given(seed=SEEDS, n=st.integers(2, 10), epsilon=st.sampled_from([0.3, 0.05]))
-def test_divergence_is_symmetric_positive_and_nought_for_equal_sets(seed: int, n: int, epsilon: float) -> None:
+def test_divergence_is_symmetric_positive_and_zero_for_equal_sets(seed: int, n: int, epsilon: float) -> None:
     x, y = cloud(n, 2, seed), cloud(n + 2, 2, seed + 1)
     there, back = sinkhorn_divergence(x, y, epsilon=epsilon), sinkhorn_divergence(y, x, epsilon=epsilon)
     same(there, back, 1e-5)

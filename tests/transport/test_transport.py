@@ -179,7 +179,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str]] = {
     "shape of the start": (lambda: sinkhorn(between(ONE, ONE), start=torch.zeros(3)), "initial potential"),
     "nan to start from": (lambda: sinkhorn(between(ONE, ONE), start=NAN[:, 0]), "initial potential"),
     "negative epsilon": (lambda: sinkhorn(between(ONE, ONE), -0.1), "epsilon must be above 0"),
-    "epsilon nought": (lambda: sinkhorn_divergence(ONE, ONE, epsilon=0.0), "epsilon must be above 0"),
+    "epsilon zero": (lambda: sinkhorn_divergence(ONE, ONE, epsilon=0.0), "epsilon must be above 0"),
     "scale": (lambda: sinkhorn(between(ONE, ONE), scale=-1.0), "scale"),
     "negative mean cost": (lambda: sinkhorn(problem_from_costs(-torch.ones(2, 2))), "negative"),
     "line": (lambda: wasserstein_1d(NAN[:, 0], ONE[:, 0]), "NaN"),
