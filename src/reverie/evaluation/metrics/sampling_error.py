@@ -48,11 +48,7 @@ def error_with_new_samples(halves: float, null: float, null_halves: float, share
 def null_variance(n: int, m: int) -> float:
     """Return 2/n² + 4/(n m), proportional to the variance for n samples and m fixed data of one distribution.
 
-<<<<<<< Updated upstream
     With new samples on both sides the variance is proportional to 2 (1/n + 1/m)².
-=======
-    With both sets resampled the variance is proportional to 2 (1/n + 1/m)².
->>>>>>> Stashed changes
     """
     return 2 / n**2 + 4 / (n * m)
 
