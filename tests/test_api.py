@@ -84,7 +84,7 @@ def test_kept_data_serve_without_being_given(kept: Run, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "said"),
+    ("parts", "needle"),
     [
         ({"x": torch.zeros(40, 3, 8, 8)}, "does not fit the data of this run"),
         (
@@ -96,12 +96,12 @@ def test_kept_data_serve_without_being_given(kept: Run, tmp_path: Path) -> None:
         (None, "truncated or damaged"),
     ],
 )
-def test_a_kept_copy_is_not_trusted(forgotten: Run, parts: dict[str, torch.Tensor] | None, said: str) -> None:
+def test_a_kept_copy_is_not_trusted(forgotten: Run, parts: dict[str, torch.Tensor] | None, needle: str) -> None:
     if parts is None:
         (forgotten.path / DATA_COPY).write_bytes(b"\x10\0\0\0\0\0\0\0{}")
     else:
         save_file(parts, forgotten.path / DATA_COPY)
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=needle):
         find_data(forgotten, 10)
 
 
@@ -171,8 +171,8 @@ def test_signatures_help(name: str) -> None:
 def test_every_option_of_training_has_a_type() -> None:
     taken = {*inspect.signature(prepare.prepare).parameters, *inspect.signature(prepare.resume).parameters}
     flags = {parameter.name for parameter in options_of_training().values()}
-    spoken = {key for key in prepare.FAMILY_OPTIONS if key in flags}  # others are given with the family's name
-    known = taken | {*prepare.READING, *TrainingConfig.model_fields, *FAMILIES["diffusion"].option_names, *spoken}
+    of_families = {key for key in prepare.FAMILY_OPTIONS if key in flags}  # others are given with the family's name
+    known = taken | {*prepare.READING, *TrainingConfig.model_fields, *FAMILIES["diffusion"].option_names, *of_families}
     assert set(TrainingOptions.__annotations__) == known - {*prepare.NO_OPTIONS}
 
 

@@ -69,7 +69,7 @@ def test_train_sample_evaluate_inspect(command, tmp_path: Path) -> None:
     assert code == 0 and "spiral 2,000" in out and (tmp_path / "patterns.png").exists()
 
 
-def test_quiet_says_nothing(command, tmp_path: Path) -> None:
+def test_quiet_prints_nothing(command, tmp_path: Path) -> None:
     assert command("train", "moons", "--out", tmp_path / "run", "--steps", 3, "--quiet") == (0, "", "")
     assert command("sample", tmp_path / "run", "--out", tmp_path / "x.png", "--steps", 3, "-q") == (0, "", "")
     assert (tmp_path / "x.png").exists()
@@ -84,14 +84,14 @@ def test_the_film_shows_both_panels_and_holds_its_end(command, spiral_run: Run, 
     frames = iio.imread(tmp_path / "film.mp4", plugin="FFMPEG")
     assert len(frames) == 13 + 8 and frames.shape[2] > 1.6 * frames.shape[1]
 
-    def spread(panel: np.ndarray) -> float:
+    def std_of(panel: np.ndarray) -> float:
         """How far apart the dots of a panel lie, below its title and inside its frame."""
         inner = panel[45:-15, 15:-15].min(-1) < 200
         return float(np.nonzero(inner)[1].std())
 
     middle = frames.shape[2] // 2
-    assert spread(frames[0][:, :middle]) > 1.5 * spread(frames[0][:, middle:])  # noise on the left, the mean on the right
-    assert spread(frames[-1][:, :middle]) == pytest.approx(spread(frames[-1][:, middle:]), rel=0.05)
+    assert std_of(frames[0][:, :middle]) > 1.5 * std_of(frames[0][:, middle:])  # noise on the left, the mean on the right
+    assert std_of(frames[-1][:, :middle]) == pytest.approx(std_of(frames[-1][:, middle:]), rel=0.05)
     assert np.abs(frames[-1].astype(int) - frames[-8]).mean() < 1 < np.abs(frames[-1].astype(int) - frames[0]).mean()
 
 

@@ -41,9 +41,7 @@ def test_names_are_shown_escaped(hostile: Path, command: Command) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "utf-8"])
-def test_terminals_without_the_letters_are_told_in_others(
-    hostile: Path, encoding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_without_the_characters_gets_escapes(hostile: Path, encoding: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from reverie.cli.main import main
 
     streams = [io.TextIOWrapper(io.BytesIO(), encoding=encoding, write_through=True) for _ in range(2)]
@@ -53,8 +51,8 @@ def test_terminals_without_the_letters_are_told_in_others(
     with pytest.raises(SystemExit) as end:
         main()
     assert end.value.code == 0
-    said = streams[0].buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
-    assert (r"\u06f3" if encoding == "ascii" else "\u06f3") in said
+    printed = streams[0].buffer.getvalue().decode(encoding)  # type: ignore[attr-defined]
+    assert (r"\u06f3" if encoding == "ascii" else "\u06f3") in printed
 
 
 def test_runs_know_such_classes_by_what_is_shown(hostile: Path, tmp_path: Path, command: Command) -> None:

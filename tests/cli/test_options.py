@@ -100,7 +100,7 @@ def test_what_the_doctor_advises_can_be_set(command, tmp_path: Path) -> None:
     assert code == 2 and "ema_share" in err and not (tmp_path / "s").exists()
 
 
-def test_the_galleries_sample_as_they_are_asked(labelled: Run, command, tmp_path: Path) -> None:
+def test_the_galleries_take_options_of_sampling(labelled: Run, command, tmp_path: Path) -> None:
     plain, guided = (draw_cell(labelled, "ddim", 0, 20, label="moons", guidance=scale) for scale in (1.0, 4.0))
     assert np.abs(plain.x - guided.x).max() > 1e-3 and plain.evaluations == guided.evaluations
     limits = ("--guidance-interval", "0.1,0.5", "--precision", "bf16", "--steps", 2, "--scales", "1,3")
@@ -111,19 +111,19 @@ def test_the_galleries_sample_as_they_are_asked(labelled: Run, command, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "said"),
+    ("name", "given", "needle"),
     [
         ("transprot", {}, "transprot.*transport"),
         ("samplers", {}, "samplers.*run"),
         ("samplers", {"run": "{run}", "sampler": "ddim"}, "samplers.*sampler"),
-        ("guidance", {"run": "{run}", "label": "moons"}, "guidance.*label"),
+        ("guidance", {"run": "{run}", "label": "moons"}, "label.*guidance"),
         ("embeddings", {"seed": 1}, "embeddings.*seed"),
         ("kernels", {"run": "{run}"}, "kernels.*run"),
     ],
 )
-def test_a_gallery_refuses_what_it_cannot_take(labelled: Run, tmp_path: Path, name: str, given: Any, said: str) -> None:
+def test_a_gallery_refuses_what_it_cannot_take(labelled: Run, tmp_path: Path, name: str, given: Any, needle: str) -> None:
     given = {**given, "run": labelled.path} if "run" in given else given
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=needle):
         api.gallery(name, tmp_path / "x.png", **given)
     assert not list(tmp_path.iterdir())
 

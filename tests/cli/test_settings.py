@@ -57,7 +57,7 @@ def test_a_run_of_another_family_can_be_trained_again(command, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "needle"),
     [
         ("stesp = 5", "did you mean 'steps'"),
         ("learning_rat = 5", "did you mean 'learning_rate'"),
@@ -77,13 +77,13 @@ def test_a_run_of_another_family_can_be_trained_again(command, tmp_path: Path) -
         (None, "{path}"),
     ],
 )
-def test_a_wrong_file_is_one_sentence(command, tmp_path: Path, text: str | None, said: str) -> None:
+def test_a_wrong_file_is_one_sentence(command, tmp_path: Path, text: str | None, needle: str) -> None:
     path = tmp_path / "s.toml"
     if text is not None:
         path.write_text(text if text.startswith("data") else f"data = 'moons'\n{text}")
     code, out, err = command("train", "--config", path, *(() if text and text.startswith("out") else ("--out", tmp_path / "r")))
     assert code == 2 and out == "" and err.startswith("error: ") and err.count("\n") == 1
-    assert said.format(path=path) in err and not (tmp_path / "r").exists()
+    assert needle.format(path=path) in err and not (tmp_path / "r").exists()
 
 
 def test_a_file_that_is_no_text(command, tmp_path: Path) -> None:

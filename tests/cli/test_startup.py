@@ -98,13 +98,13 @@ def test_a_table_that_cannot_be_read_from_its_source_is_an_error() -> None:
 
 @pytest.mark.parametrize("path", sorted(CLI.glob("*.py")), ids=lambda path: path.stem)
 def test_the_command_line_goes_through_api_alone(path: Path) -> None:
-    rooms = ("api", "base", "cli", *(("studio",) if path.stem == "studio" else ()))  # which goes through api itself
+    packages = ("api", "base", "cli", *(("studio",) if path.stem == "studio" else ()))  # which goes through api itself
     for node in ast.walk(ast.parse(path.read_text())):
         if not isinstance(node, ast.Import | ast.ImportFrom):
             continue
         package = f"{node.module}." if isinstance(node, ast.ImportFrom) else ""
         for name in (package + alias.name for alias in node.names):
-            allowed = not name.startswith("reverie.") or name.split(".")[1] in rooms
+            allowed = not name.startswith("reverie.") or name.split(".")[1] in packages
             assert allowed, f"{path.name}:{node.lineno} imports {name}"
 
 

@@ -17,13 +17,13 @@ def test_every_suggestion_is_an_option_of_some_command() -> None:
 
 
 def test_all_names_are_listed_only_where_none_is_close() -> None:
-    def said(name: str) -> str:
+    def message(name: str) -> str:
         try:
             load_data(name)
         except UserError as error:
             return str(error)
         raise AssertionError(name)
 
-    close, far = said("digts"), said("qqqqqqqqqq")
+    close, far = message("digts"), message("qqqqqqqqqq")
     assert "'digits'" in close and "reverie list data" in close and "eight-gaussians" not in close
     assert all(name in far for name in DATASETS)

@@ -54,7 +54,7 @@ WHAT = (*(word for word in WORDS if word != "/" and not {"\x00", "\ud800"} & set
 SPECS = (
     "mlp", "mlp:hidden=4", "mlp:hidden=-1", "mlp:hidden=1e9", "unet", "linear:steps=2", "linear:steps=0", "ddim:eta=nan",
     "karras:rho=0", "a:b=c", "none", "auto", "gaussian", "mixture:components=0", "pca:components=99", "gaussian,pca",
-    "flip,shift:share=2", ":", "a=b", "v", "10:1.5,8:-1", "cosine", "good", "muon", "bf16", "step", "all", "0", "1:nan",
+    "flip,shift:share=2", ":", "a=b", "v", "10:1.5,8:-1", "cosine", "converged", "muon", "bf16", "step", "all", "0", "1:nan",
     "spiral", "0.1,0.2", "1,0", "left-half", "0:1,0:1", "upscale:factor=3",
 )  # fmt: skip
 

@@ -33,9 +33,9 @@ def compress(
     check_file(out)
     screen = progress_screen(progress if on_progress is None else False)
     with screen.reading() as bars:
-        tell = on_progress or bars
-        x, names = read_lossless(images, tuple(run.diffusion.shape), seed, data_dir, tell)
-        return write(run, x, out, names=names, steps=STEPS if steps is None else steps, seed=seed, on_progress=tell)
+        callback = on_progress or bars
+        x, names = read_lossless(images, tuple(run.diffusion.shape), seed, data_dir, callback)
+        return write(run, x, out, names=names, steps=STEPS if steps is None else steps, seed=seed, on_progress=callback)
 
 
 def decompress(
