@@ -56,7 +56,7 @@ def test_data_that_moved_are_reported_of_once(command, run: Path, photos: Path, 
     code, out, err = command("evaluate", run, *QUICK, "--out", tmp_path / "report.html")
     why = f"the data of the run are not at {photos}; if they have moved, add --data PATH"
     assert code == 0 and out.count(why) == 1 and why not in err and out.count("not measured:") == 1
-    assert "precision and variety, can samples be told from data?" in out and "too little could be measured" in out
+    assert "precision, recall and diversity, two-sample test" in out and "not measured" in out
     assert (tmp_path / "report.html").read_text().count("not at") == 1
     code, out, _ = command("evaluate", run, *QUICK, "--data", place, "--json")
     found = json.loads(out)
