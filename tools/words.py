@@ -41,7 +41,7 @@ ALLOWED = {  # files, and their lines in which all words are allowed
     r"src/reverie/(training/finetuning|steering/restoration_results)\.py": r"keys of state dicts|def spread|Restored\.spread",
     r"pyproject\.toml": r"exhaustive_ignores",
     r"CHANGELOG\.md": r"new names?|renamed|deprecated",
-    r"src/reverie/(nets|families/vae|exchange/page)/.*": "tell|told|code_spread",  # names of layers, which are keys of saved weights
+    r"src/reverie/(nets|families/vae|exchange/page)/.*": "tell|told|code_spread",  # layers: keys of saved weights
     r"src/reverie/data/pair_sets\.py": "spoken",  # numbers in words
 }
 
