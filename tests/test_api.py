@@ -63,7 +63,7 @@ def test_data_that_were_not_kept_must_be_given_again(forgotten: Run, command: An
         lambda **given: reverie.train(resume=forgotten.path, extend=True, steps=1, **given),
         lambda **given: reverie.train_classifier(forgotten, steps=1, **given),
     ):
-        with pytest.raises(UserError, match="give them again with data=x"):
+        with pytest.raises(UserError, match="pass them again with data=x"):
             act()
         with pytest.raises(UserError, match="does not contain the training data"):
             act(data=(X[::-1], Y))
@@ -92,7 +92,7 @@ def test_kept_data_serve_without_being_given(kept: Run, tmp_path: Path) -> None:
             "does not fit the data",
         ),
         ({"x": torch.zeros(40, 3, 8, 8, dtype=torch.uint8), "labels": torch.full((40,), 2)}, "labels that this run"),
-        ({"x": torch.zeros(40, 3, 8, 8, dtype=torch.uint8), "labels": torch.zeros(40, dtype=torch.int64)}, "but others"),
+        ({"x": torch.zeros(40, 3, 8, 8, dtype=torch.uint8), "labels": torch.zeros(40, dtype=torch.int64)}, "others"),
         (None, "truncated or damaged"),
     ],
 )
@@ -186,7 +186,7 @@ def test_image_k_of_a_seed_is_drawn_alone(kept: Run, sampler: str) -> None:
         assert alone.labels == whole.labels[k : k + 1]  # type: ignore[index]
     np.testing.assert_allclose(kept.sample(3, first=2, film=True, **options).x, whole.x[2:], atol=1e-6)
     for wrong in (-1, 1.5, 10**13):
-        with pytest.raises(UserError, match="number of the first sample"):
+        with pytest.raises(UserError, match="index of the first sample"):
             kept.sample(1, first=wrong, **options)
 
 
@@ -203,7 +203,7 @@ def test_samples_are_handy(kept: Run, tmp_path: Path) -> None:
 def test_samples_of_points_have_no_images(spiral_run: Run) -> None:
     samples = spiral_run.sample(3, steps=2)
     assert repr(samples) == "Samples(3 points of 2 coordinates)" and samples[1].shape == (2,)
-    with pytest.raises(UserError, match=r"their numbers are in \.x"):
+    with pytest.raises(UserError, match=r"use \.x"):
         _ = samples.images
 
 

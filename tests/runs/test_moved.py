@@ -87,7 +87,7 @@ def test_other_data_are_refused_with_both_counts(command, run: Path, photos: Pat
         assert f"{other} " in err and "12" in err and "11" in err
     shutil.copy(photos / "a" / "2.png", other / "a" / "0.png")
     code, _, err = command("evaluate", run, *QUICK, "--data", other)
-    assert code == 2 and "here are as many, but others" in err
+    assert code == 2 and "others" in err
     code, _, err = command("evaluate", run, *QUICK, "--data", tmp_path / "nowhere")
     assert code == 2 and "no such file or folder" in err
     assert (run / "config.toml").read_bytes() == before
@@ -96,7 +96,7 @@ def test_other_data_are_refused_with_both_counts(command, run: Path, photos: Pat
 def test_data_belong_to_a_run_that_resumes(command, run: Path, photos: Path, tmp_path: Path) -> None:
     for words in (("--data", photos), (photos, "--resume", run, "--data", photos)):
         code, _, err = command("train", *words, "--out", tmp_path / "new") if words[0] == "--data" else command("train", *words)
-        assert code == 2 and "--data goes with --resume RUN alone" in err
+        assert code == 2 and "--data" in err and "--resume RUN" in err
 
 
 def test_an_option_that_nothing_uses_is_refused(command, run: Path, photos: Path, tmp_path: Path) -> None:

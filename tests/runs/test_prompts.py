@@ -207,5 +207,5 @@ def test_guidance_is_shown_for_prompts(captioned_run: Run, tmp_path: Path) -> No
     assert out.exists()
     with pytest.raises(UserError, match="give --prompts"):
         guidance.draw(captioned_run, out, **QUICK)
-    with pytest.raises(UserError, match=r"prompts with \| between"):
+    with pytest.raises(UserError, match=r"prompts separated"):
         guidance.draw(captioned_run, out, prompts="a thin seven||", **QUICK)

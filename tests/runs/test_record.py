@@ -46,7 +46,7 @@ def edited(run: Path, **changes: object) -> None:
 def test_a_run_without_a_record_samples_as_its_version_did(old: Path, later: None) -> None:
     run = load(old)
     np.testing.assert_allclose(run.sample(8, seed=3).x, np.load(KEPT / f"{old.name}.npy"), atol=1e-4)
-    assert run.record is not None and run.record.source == "version" and run.explain_sampling({}).endswith("made the run")
+    assert run.record is not None and run.record.source == "version" and "version" in run.explain_sampling({})
 
 
 def test_versions_are_reported_apart_by_their_tables(old: Path) -> None:
