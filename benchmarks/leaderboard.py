@@ -109,9 +109,9 @@ def main() -> None:
     if others:
         lines += [
             "",
-            "## Others",
+            "## Not measured",
             "",
-            "Not measured; with the data in `REVERIE_DATA`:",
+            "With the data in `REVERIE_DATA`:",
             "",
         ]
         calls = [f"reverie compare {name} --families {FAMILIES[name]} --minutes 10 --out {name}.html" for name in others]
