@@ -52,19 +52,19 @@ def samples_a_second(run: Run) -> float:
     """Return the samples per second, the best of a few rounds."""
     times = []
     for k in range(ROUNDS):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         run.sample(SAMPLED, seed=k)
-        times.append(time.perf_counter() - begun)
+        times.append(time.perf_counter() - start)
     return SAMPLED / min(times)
 
 
-def row(data: str, family: str, seed: int, seconds: float, most: int, aside: Path) -> str:
+def row(data: str, family: str, seed: int, seconds: float, most: int, temporary: Path) -> str:
     """Train a family for a processor time and return a row of the table."""
     options: dict[str, Any] = {"family": family, "labels": "none"}
-    steps = max(1, round(seconds / seconds_a_step(data, aside / "timed", options)))
-    begun = time.process_time()
-    run = reverie.train(data, aside / f"{data}-{family}-{seed}", steps=steps, seed=seed, progress=False, **options)
-    elapsed = time.process_time() - begun
+    steps = max(1, round(seconds / seconds_a_step(data, temporary / "timed", options)))
+    start = time.process_time()
+    run = reverie.train(data, temporary / f"{data}-{family}-{seed}", steps=steps, seed=seed, progress=False, **options)
+    elapsed = time.process_time() - start
     model, x = run.model, test_images(data, run, most)
     assert isinstance(model, Variational)
     weights = model.log_weights(x, None, image_seeds(0, len(x)), DRAWS)
@@ -87,7 +87,7 @@ def autoencoders(
     print(*HEAD, sep="\n", flush=True)
     torch.set_num_threads(1)
     try:
-        with tempfile.TemporaryDirectory() as aside:
+        with tempfile.TemporaryDirectory() as temporary:
             for data in sets:
                 try:
                     load_data(data)
@@ -96,7 +96,7 @@ def autoencoders(
                     continue
                 for seed in seeds:
                     for family in families:
-                        lines.append(row(data, family, seed, seconds if data == MNIST else seconds / 5, most, Path(aside)))
+                        lines.append(row(data, family, seed, seconds if data == MNIST else seconds / 5, most, Path(temporary)))
                         print(lines[-1], flush=True)
     finally:
         torch.set_num_threads(threads)

@@ -41,21 +41,21 @@ DRAWN = 64
 LONG = (1, 28, 28)  # images that are sampled with and without cached keys
 
 
-def row(job: str, seed: int, seconds: float, goal: str, aside: Path) -> str:
+def row(job: str, seed: int, seconds: float, goal: str, temporary: Path) -> str:
     """Train a family for a processor time and return a row of the table."""
     family, _, data = job.rpartition("@")
     options: dict[str, Any] = {"family": family, "labels": "none"}
-    steps = max(1, round(seconds / seconds_a_step(data, aside / "timed", options)))
-    begun = time.process_time()
-    run = reverie.train(data, aside / f"run-{seed}", steps=steps, seed=seed, progress=False, overwrite=True, **options)
-    elapsed = time.process_time() - begun
+    steps = max(1, round(seconds / seconds_a_step(data, temporary / "timed", options)))
+    start = time.process_time()
+    run = reverie.train(data, temporary / f"run-{seed}", steps=steps, seed=seed, progress=False, overwrite=True, **options)
+    elapsed = time.process_time() - start
     x = test_images(data, run, 10_000)
     found = run.model.log_prob(x, None, image_seeds(0, len(x)))
     unit, scale, digits = ("nats", 1.0, 2) if data == MNIST else ("bits/dim", found.size * math.log(2), 3)
     cost, error = mean_and_error(-found.nats / scale)
-    begun = time.process_time()
+    start = time.process_time()
     run.sample(DRAWN)
-    speed = DRAWN / (time.process_time() - begun)
+    speed = DRAWN / (time.process_time() - start)
     return (
         f"| {data} | {family} | {seed} | {steps:,} | {elapsed:.0f} | {cost:.{digits}f} ± {error or 0:.{digits}f} {unit} of"
         f" {len(x):,} | {speed:,.1f} |"
@@ -69,15 +69,15 @@ def cached_keys(count: int = 4) -> str:
     table = {"name": "transformer", "codec": {"name": "levels", "values": [0, 255]}, "decoder": "bernoulli"}
     model = family.build(family.settings.model_validate(table), LONG, 0, 0).eval()
     assert isinstance(model, SequenceModel)
-    begun = time.process_time()
+    start = time.process_time()
     *_, last = model.frames(SamplingInputs(image_seeds(0, count)))
-    cached = time.process_time() - begun
+    cached = time.process_time() - start
     z = last.x0.flatten(1)
-    begun = time.process_time()
+    start = time.process_time()
     for i in range(0, model.size, 16):  # every sixteenth pixel, by the whole sequence so far
         x = torch.cat([model.start_input(count, None), model.embedded(z[:, :i], None)], 1)
         model.head(model.net(x)[0][:, -1])
-    whole = 16 * (time.process_time() - begun)
+    whole = 16 * (time.process_time() - start)
     return (f"A transformer samples {count} images of {model.size} pixels in {cached:.2f} s of one thread with cached keys, and"
             f" would take {whole:.1f} s without: {whole / cached:.0f} times as long.")  # fmt: skip
 
@@ -88,7 +88,7 @@ def autoregressive(jobs: tuple[str, ...] = tuple(JOBS), seeds: tuple[int, ...] =
     torch.set_num_threads(1)
     try:
         print(*HEAD, sep="\n", flush=True)
-        with tempfile.TemporaryDirectory() as aside:
+        with tempfile.TemporaryDirectory() as temporary:
             for job in jobs:
                 seconds, goal = JOBS.get(job) or JOBS.get(f"{job.split(':')[0]}@{job.rpartition('@')[2]}", (120.0, ""))
                 try:
@@ -97,7 +97,7 @@ def autoregressive(jobs: tuple[str, ...] = tuple(JOBS), seeds: tuple[int, ...] =
                     notes += ["", f"{job}: not measured, because {error}."]
                     continue
                 for seed in seeds:
-                    lines.append(row(job, seed, share * seconds, goal, Path(aside)))
+                    lines.append(row(job, seed, share * seconds, goal, Path(temporary)))
                     print(lines[-1], flush=True)
         notes += ["", cached_keys()]
         print(notes[-1], flush=True)

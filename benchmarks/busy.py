@@ -34,13 +34,13 @@ def step():
         optimizer.step()
 
 def seconds(steps, adapts):
-    begun, done = time.perf_counter(), 0
-    while done < steps and time.perf_counter() - begun < {longest}:
+    start, done = time.perf_counter(), 0
+    while done < steps and time.perf_counter() - start < {longest}:
         step()
         done += 1
         if adapts:
             check()
-    return (time.perf_counter() - begun) / done
+    return (time.perf_counter() - start) / done
 
 with few_threads_when_busy() as check:
     seconds(5, False)

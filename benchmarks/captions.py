@@ -69,10 +69,10 @@ def captions(seconds: float = SECONDS, seeds: tuple[int, ...] = (0, 1, 2), **opt
     print(*lines, sep="\n", flush=True)
     for network in networks:
         for seed in seeds:
-            with tempfile.TemporaryDirectory() as aside:
+            with tempfile.TemporaryDirectory() as temporary:
                 run = options.get("run") or reverie.train(
                     data,
-                    Path(aside) / "run",
+                    Path(temporary) / "run",
                     minutes=seconds / 60,
                     clock="processor",
                     network=network,

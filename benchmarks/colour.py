@@ -34,7 +34,7 @@ def seconds_a_step(data: str, place: Path, options: dict[str, Any]) -> float:
     source = batches(training.train, training.run.config.training.batch, 0)
     for k in range(WARM + TIMED):
         if k == WARM:
-            begun = time.process_time()
+            start = time.process_time()
         x, labels = next(source)
         assert isinstance(learner.model, TrainedModel)
         learner.model.loss(x, labels, k).mean().backward()
@@ -42,7 +42,7 @@ def seconds_a_step(data: str, place: Path, options: dict[str, Any]) -> float:
             optimizer.step()
             optimizer.zero_grad()
         learner.average.update(k)
-    return (time.process_time() - begun) / TIMED
+    return (time.process_time() - start) / TIMED
 
 
 def main() -> None:
@@ -58,13 +58,13 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     print(machine(), *HEAD, sep="\n", flush=True)
-    with tempfile.TemporaryDirectory() as aside:
+    with tempfile.TemporaryDirectory() as temporary:
         data = load_data(args.data, size=args.size)
-        split = divided(data, len(data) * 9 // 10, Path(aside) / Path(args.data).name)
+        split = divided(data, len(data) * 9 // 10, Path(temporary) / Path(args.data).name)
         for network in args.networks:
             options = {"network": network, "batch": args.batch, "augment": args.augment}
-            steps = max(1, round(args.cpu_seconds / seconds_a_step(str(split.folder), Path(aside) / "timed", options)))
-            Bench(Path(aside), steps, args.count).trained(split, network, **options)
+            steps = max(1, round(args.cpu_seconds / seconds_a_step(str(split.folder), Path(temporary) / "timed", options)))
+            Bench(Path(temporary), steps, args.count).trained(split, network, **options)
 
 
 if __name__ == "__main__":

@@ -30,10 +30,10 @@ def selected(run: Run, data_dir: Path | None) -> tuple[Selection, Reference, flo
     n = selection.samples_for(run, held, steps * training.batch * training.accumulate)
     if not n:
         raise SystemExit(f"{run.path} was trained for too few steps for a selection")
-    begun = time.process_time()
+    start = time.process_time()
     found = selection.select_sampling(run, held, n)
     assert found is not None
-    share = (time.process_time() - begun) / (60 * training.minutes) if training.minutes else math.nan
+    share = (time.process_time() - start) / (60 * training.minutes) if training.minutes else math.nan
     order = torch.randperm(len(train), generator=torch.Generator().manual_seed(1))[:DATA]
     return found, Reference(train.take(order), DATA), share
 

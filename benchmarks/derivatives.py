@@ -25,10 +25,10 @@ def in_turn(*runs: Callable[[], object], rounds: int = ROUNDS) -> list[float]:
     times: list[list[float]] = [[] for _ in runs]
     for k in range(rounds + 1):
         for run, durations in zip(runs, times, strict=True):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             run()
             if k:
-                durations.append(time.perf_counter() - begun)
+                durations.append(time.perf_counter() - start)
     return [min(durations) for durations in times]
 
 
@@ -83,9 +83,9 @@ def matrices() -> list[str]:
     """Time sparse Jacobians and Hessians with ready plans."""
     x, small, grid = torch.randn(10_000), torch.randn(2_000), torch.randn(200, 200) / 3
     plans = [color(detect(tridiagonal, each)) for each in (x, small)]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     plan = color(detect(energy, grid, "hessian"), "star")
-    planning = time.perf_counter() - begun
+    planning = time.perf_counter() - start
     tree = color(detect(energy, grid, "hessian"), "acyclic")
     jacobian, products = in_turn(lambda: sparse_jacobian(tridiagonal, x, plans[0]), lambda: _three_products(x), rounds=50)
     replay = recorded_jacobian(tridiagonal, small, plans[1])
@@ -137,9 +137,9 @@ def coloring() -> list[str]:
     ]
     lines += ["| order | colours | seconds |", "|---|---|---|"]
     for order in ORDERS:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         found = color(pattern, order=order)
-        seconds = time.perf_counter() - begun
+        seconds = time.perf_counter() - start
         check(found)
         print(f"colouring 100,000 columns, {order}: {found.number} colours, {seconds:.2f} s", flush=True)
         lines.append(f"| {order} | {found.number} | {seconds:.2f} |")

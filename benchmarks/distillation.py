@@ -232,14 +232,14 @@ def sample_student(net: NetDenoiser, model: Diffusion, times: tuple[float, ...],
 def distilled(run: Run, method: str, x: Tensor, labels: Tensor, seconds: float) -> tuple[NetDenoiser, int]:
     """Distil a student by one method for a time; return its averaged weights and the number of steps."""
     teacher = copy.deepcopy(run.diffusion.denoiser).eval().requires_grad_(False)
-    student, extra, begun = copy.deepcopy(teacher).train().requires_grad_(True), [], time.process_time()
+    student, extra, start = copy.deepcopy(teacher).train().requires_grad_(True), [], time.process_time()
     rate, low = METHODS[method]["rate"], METHODS[method].get("low", False)
     if method.startswith(("energy", "drifting")):
         features: Features = TeacherFeatures(teacher)
         if method.endswith("classifiers"):
             net_of = partial(train_classifier, lambda index: (x[index], labels[index]), len(x), (1, 28, 28), 10)
             features = ClassifierFeatures([net_of(seed=11 + k) for k in range(CLASSIFIERS)])
-        step, begun = energy(features), time.process_time()
+        step, start = energy(features), time.process_time()
         if method.startswith("drifting"):
             conditioning_of = run.diffusion.conditioning_of
             pool = Pool(features, Dataset("mnist", x, labels), lambda x: x * 2 - 1, torch.device("cpu"), conditioning_of)
@@ -251,7 +251,7 @@ def distilled(run: Run, method: str, x: Tensor, labels: Tensor, seconds: float) 
         step = METHODS[method]["step"](teacher)
     both, average = nn.ModuleList([student, *extra]), Average(student, 0.05)
     optimizers, random, i = muon(both, rate, 0.0), torch.Generator().manual_seed(0), 0
-    while (done := (time.process_time() - begun) / seconds) < 1:
+    while (done := (time.process_time() - start) / seconds) < 1:
         index = torch.randint(len(x), (BATCH,), generator=random)
         for optimizer in optimizers:
             optimizer.param_groups[0]["lr"] = rate * min(1, i / 20 + 0.05) * (1 + math.cos(math.pi * done)) / 2

@@ -46,10 +46,10 @@ def drawn_by_browser(page_file: Path, count: int = IMAGES) -> tuple[float, float
             wanted = {"expression": f"JSON.stringify({expression})", "returnByValue": True}
             return json.loads(client.send("Runtime.evaluate", wanted)["result"]["value"])
 
-        begun = time.perf_counter()
+        start = time.perf_counter()
         page.goto(page_file.as_uri())
         page.wait_for_selector("body[data-state=sampling], body[data-state=done]")
-        loaded = time.perf_counter() - begun
+        loaded = time.perf_counter() - start
         value(f"(document.getElementById('count').value = '{count}', newJobs(() => {{}}), 1)")
         page.click("text=each in turn")
         page.wait_for_selector("body[data-state=done]")
@@ -103,9 +103,9 @@ def exchange(run: Run | None = None) -> list[str]:
         size = f"{run.model.facts()['parameters']:,} parameters"
         lines = [f"Run: {run.config.data.name}, {size}.", "", "| file | MB | seconds to write |", "|---|---|---|"]
         for name in ("page.html", "model.onnx"):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             file = reverie.export(run, folder / name, **options)
-            lines.append(f"| {name} | {file.stat().st_size / 1e6:.2f} | {time.perf_counter() - begun:.1f} |")
+            lines.append(f"| {name} | {file.stat().st_size / 1e6:.2f} | {time.perf_counter() - start:.1f} |")
         loaded, each, images = drawn_by_browser(folder / "page.html")
         read, right = accuracy(run, images)
         lines += ["", "Chromium, the page opened from a file without a network:"]

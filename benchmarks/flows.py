@@ -66,11 +66,11 @@ def measured(run: Run, goal: Goal) -> str:
     return f"{goal.figure} {value:.4g} ± {error:.2g}, of real data {floor:.4g}, {EVALUATIONS} draws of each"
 
 
-def row(goal: Goal, seed: int, aside: Path, share: float) -> str:
+def row(goal: Goal, seed: int, temporary: Path, share: float) -> str:
     """Train for a share of the case's processor time and return a row of the table."""
     minutes = share * goal.seconds / 60
     options: dict[str, Any] = {"family": goal.family, "minutes": minutes, "clock": "processor", "keep": "best", "seed": seed}
-    where = aside / f"{goal.data}-{goal.family.replace(':', '-')}-{seed}"
+    where = temporary / f"{goal.data}-{goal.family.replace(':', '-')}-{seed}"
     run = reverie.train(goal.data, where, labels="none", progress=False, **options)
     last = run.metrics()[-1]
     times = ""
@@ -86,7 +86,7 @@ def flows(seeds: tuple[int, ...] = (0,), share: float = 1.0, only: str = "") -> 
     print(*HEAD, sep="\n", flush=True)
     torch.set_num_threads(1)
     try:
-        with tempfile.TemporaryDirectory() as aside:
+        with tempfile.TemporaryDirectory() as temporary:
             for goal in (goal for goal in GOALS if only in f"{goal.data} {goal.family}"):
                 try:
                     load_data(goal.data)
@@ -94,7 +94,7 @@ def flows(seeds: tuple[int, ...] = (0,), share: float = 1.0, only: str = "") -> 
                     notes += ["", f"{goal.data}: not measured, because {error}."]
                     continue
                 for seed in seeds:
-                    lines.append(row(goal, seed, Path(aside), share))
+                    lines.append(row(goal, seed, Path(temporary), share))
                     print(lines[-1], flush=True)
     finally:
         torch.set_num_threads(threads)

@@ -37,10 +37,10 @@ def seconds(run: Callable[[], object], rounds: int = 12) -> float:
     """Return the median time of a call, after three warm-up calls."""
     times = []
     for k in range(rounds + 3):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         run()
         if k >= 3:
-            times.append(time.perf_counter() - begun)
+            times.append(time.perf_counter() - start)
     return statistics.median(times)
 
 
@@ -225,9 +225,9 @@ def quality(minutes: float = 5.0, count: int = 2000) -> list[str]:
     known = mnist(minutes)
     if known is None:
         return ["MNIST was not found, set REVERIE_DATA."]
-    begun = time.perf_counter()
+    start = time.perf_counter()
     samples = known.run.sample(count, label="all").x
-    per_image = (time.perf_counter() - begun) / count
+    per_image = (time.perf_counter() - start) / count
     steps = known.run.metrics()[-1]["i"]
     noise = torch.rand(count, 28, 28, generator=torch.Generator().manual_seed(0)).numpy()
     lines = [

@@ -49,9 +49,9 @@ def line(run: Run, z: Tensor, task: str, method: str) -> str:
     measure, inpainter = TASKS[task][0], build(INPAINTERS, method, "method")
     y = measure(z)
     options: Options = {"guidance": 0.0, "grid": inpainter.grid(None)}
-    begun = time.perf_counter()
+    start = time.perf_counter()
     *_, last = run.frames(len(z), steer=inpainter.steer(measure, y, 0.0, lambda solved: None), **options)
-    spent = time.perf_counter() - begun
+    spent = time.perf_counter() - start
     x = last.x0.clamp(-1, 1)
     free = ~measure.known if isinstance(measure, Keep) else torch.ones_like(z[0], dtype=torch.bool)
     error = ((x - z)[:, free] / 2).square().mean(1)

@@ -117,8 +117,8 @@ def main() -> None:
         calls = [f"reverie compare {name} --families {FAMILIES[name]} --minutes 10 --out {name}.html" for name in others]
         lines += ["```", *calls, "```"]
     lines.append("")
-    with atomic(PAGE) as aside:
-        aside.write_text("\n".join(lines), encoding="utf-8")
+    with atomic(PAGE) as temporary:
+        temporary.write_text("\n".join(lines), encoding="utf-8")
     print(f"wrote {PAGE}")
 
 

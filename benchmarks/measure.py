@@ -33,10 +33,10 @@ def side_by_side(what: str, ours: Callable[[], object], peer: Callable[[], objec
     times: tuple[list[float], list[float]] = ([], [])
     for k in range(rounds + 1):
         for run, durations in zip((ours, peer), times, strict=True):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             run()
             if k:
-                durations.append(time.perf_counter() - begun)
+                durations.append(time.perf_counter() - start)
     row = Row(what, statistics.median(times[0]), statistics.median(times[1]), note)
     print(f"{row.what:<58} {row.ours * 1e3:9.2f} ms {row.peer * 1e3:9.2f} ms   x{row.ratio:.2f}", flush=True)
     return row

@@ -19,14 +19,14 @@ from reverie.evaluation.metrics.kid import kid
 KID = """
 from reverie.evaluation.metrics.kid import kid
 x, y = (torch.randn(50_000, 64, generator=random) + shift for shift in (0.0, 0.02))
-begun = time.perf_counter()
+start = time.perf_counter()
 found = kid(x, y)
 result = {"value": float(found.value), "error": found.standard_error}
 """
 NEAREST = """
-from reverie.evaluation.metrics.memory import neighbours
+from reverie.evaluation.metrics.neighbours import neighbours
 data, x = torch.rand(60_000, 784, generator=random), torch.rand(2_000, 784, generator=random)
-begun = time.perf_counter()
+start = time.perf_counter()
 found = neighbours(x, lambda: data.split(2048), lambda index: data[index])
 result = {"copies": found.share}
 """
@@ -68,9 +68,9 @@ def measurement(minutes: float = 1.0) -> list[str]:
         command = [sys.executable, "-m", "reverie", "evaluate", str(run.path), "--quick", "--quiet", "--out", f"{place}/r.html"]
         times = []
         for cached in (False, True):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             subprocess.run(command, check=True, env={"XDG_CACHE_HOME": place, "PATH": ""})
-            times.append((time.perf_counter() - begun, cached))
+            times.append((time.perf_counter() - start, cached))
     lines = [
         "Peak memory of the process (ru_maxrss), including torch; 2 threads.",
         "",

@@ -41,11 +41,11 @@ class Counter:
             handle.remove()
 
     def _begin(self, *_: object) -> None:
-        self.begun = time.perf_counter()
+        self.start = time.perf_counter()
 
     def _end(self, *_: object) -> None:
         self.calls += 1
-        self.seconds += time.perf_counter() - self.begun
+        self.seconds += time.perf_counter() - self.start
 
 
 def _cell(known: Mnist, sampler: str, grid: str, column: int) -> str:
@@ -127,9 +127,9 @@ CHILD = """
 import resource, sys, time
 from reverie import api
 run, count, out = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-begun = time.perf_counter()
+start = time.perf_counter()
 api.sample_to(run, count, out, device="cpu", steps=5)
-print(time.perf_counter() - begun, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+print(time.perf_counter() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 """
 
 
@@ -186,9 +186,9 @@ def against_diffusers() -> list[str]:
     )
     ours, theirs = n / row.ours, n / row.peer
     with Counter(run.diffusion.denoiser) as counter:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         run.sample(n, label="all")
-        share = counter.seconds / (time.perf_counter() - begun)
+        share = counter.seconds / (time.perf_counter() - start)
     lines = [
         f"diffusers DDIMScheduler, 50 steps, the same network: distance {wanted:.2f}, {theirs:.1f} images/s.",
         f"Reverie, {sampler} on the {grid} grid, {steps} steps: distance {distance:.2f}, {ours:.1f} images/s:"

@@ -41,9 +41,9 @@ Metric = Callable[[torch.Tensor], float]
 def measured(run: Run, options: Mapping[str, Any], metrics: tuple[Metric, ...]) -> tuple[float, ...]:
     """Return the distances of samples by each metric, the detail relative to the data, and images a second."""
     label = "all" if run.config.data.labels else None
-    begun = time.perf_counter()
+    start = time.perf_counter()
     x = torch.from_numpy(run.sample(COUNT, label=label, **options).x)[:, None]
-    rate = COUNT / (time.perf_counter() - begun)
+    rate = COUNT / (time.perf_counter() - start)
     return (*(metric(x) for metric in metrics), rate)
 
 

@@ -68,13 +68,13 @@ def source_of(data: str, place: Path) -> str:
 def row(name: str, seed: int, seconds: float, place: Path) -> str:
     """Train a variant for a time of the processor and return a line of figures."""
     data, family, _ = VARIANTS[name]
-    begun = time.process_time()
+    start = time.process_time()
     run = reverie.train(
         source_of(data, place), place / f"{name.replace(':', '-')}-{seed}",
         family=family, seed=seed, progress=False, overwrite=True,
         minutes=seconds / 60, clock="processor",
     )  # fmt: skip
-    taken = time.process_time() - begun
+    taken = time.process_time() - start
     found = reverie.evaluate(run, progress=False)
     figures = found["sections"]["answers"]
     exact_match = figures["exact_match"]
@@ -101,10 +101,10 @@ def seq2seq(
     torch.set_num_threads(1)
     try:
         print(*HEAD, sep="\n", flush=True)
-        with tempfile.TemporaryDirectory() as aside:
+        with tempfile.TemporaryDirectory() as temporary:
             for name in names:
                 for seed in seeds:
-                    lines.append(row(name, seed, seconds, place or Path(aside)))
+                    lines.append(row(name, seed, seconds, place or Path(temporary)))
                     print(lines[-1], flush=True)
     finally:
         torch.set_num_threads(threads)

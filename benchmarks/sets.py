@@ -23,13 +23,13 @@ NO_EMOJI = "Component"  # the category of skin tones
 DOWN, ACROSS, SIDE = 3, 6, 256
 
 
-def make_emoji(folder: Path, aside: Path) -> int:
+def make_emoji(folder: Path, temporary: Path) -> int:
     """Sort the emoji of the package into folders by category; return their count."""
-    subprocess.run(["npm", "pack", "--silent", EMOJI], cwd=aside, check=True, stdout=subprocess.DEVNULL)
-    with tarfile.open(next(aside.glob("emoji-datasource-google-*.tgz"))) as archive:
-        archive.extractall(aside, filter="data")
-    images, count = aside / "package" / "img" / "google" / "64", 0
-    for emoji in json.loads((aside / "package" / "emoji.json").read_text("utf-8")):
+    subprocess.run(["npm", "pack", "--silent", EMOJI], cwd=temporary, check=True, stdout=subprocess.DEVNULL)
+    with tarfile.open(next(temporary.glob("emoji-datasource-google-*.tgz"))) as archive:
+        archive.extractall(temporary, filter="data")
+    images, count = temporary / "package" / "img" / "google" / "64", 0
+    for emoji in json.loads((temporary / "package" / "emoji.json").read_text("utf-8")):
         if emoji["category"] == NO_EMOJI or not emoji["has_img_google"]:
             continue
         place = folder / emoji["category"].replace("&", "and")
@@ -39,14 +39,14 @@ def make_emoji(folder: Path, aside: Path) -> int:
     return count
 
 
-def make_photos(folder: Path, aside: Path) -> int:
+def make_photos(folder: Path, temporary: Path) -> int:
     """Cut the photographs of the packages into squares; return their count."""
-    subprocess.run(["apt-get", "download", *WALLPAPERS], cwd=aside, check=True, capture_output=True)
-    for package in aside.glob("*.deb"):
-        subprocess.run(["dpkg-deb", "-x", package, aside], check=True)
+    subprocess.run(["apt-get", "download", *WALLPAPERS], cwd=temporary, check=True, capture_output=True)
+    for package in temporary.glob("*.deb"):
+        subprocess.run(["dpkg-deb", "-x", package, temporary], check=True)
     folder.mkdir(parents=True, exist_ok=True)
     count = 0
-    for path in sorted(path for pattern in PHOTOGRAPHS for path in aside.glob(pattern)):
+    for path in sorted(path for pattern in PHOTOGRAPHS for path in temporary.glob(pattern)):
         name = path.stem if path.parent.name == "nature" else path.parts[-4]
         with Image.open(path) as photo:
             side = min(photo.width // ACROSS, photo.height // DOWN)
@@ -65,8 +65,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     folder = parser.parse_args().folder
     for name, make in (("emoji", make_emoji), ("photos", make_photos)):
-        with tempfile.TemporaryDirectory() as aside:
-            print(f"{folder / name}: {make(folder / name, Path(aside)):,} images")
+        with tempfile.TemporaryDirectory() as temporary:
+            print(f"{folder / name}: {make(folder / name, Path(temporary)):,} images")
 
 
 if __name__ == "__main__":

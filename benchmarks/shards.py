@@ -82,10 +82,10 @@ def loading(source: str, seconds: float) -> dict[str, float]:
     data = load_data(source)
     source_of = batches(data, BATCH, 0)
     list(islice(source_of, 4))
-    begun, wall, count = time.process_time(), time.perf_counter(), 0
-    while time.process_time() - begun < seconds:
+    start, wall, count = time.process_time(), time.perf_counter(), 0
+    while time.process_time() - start < seconds:
         count += len(next(source_of)[0])
-    used = time.process_time() - begun
+    used = time.process_time() - start
     return {"images_a_cpu_second": count / used, "images_a_wall_second": count / (time.perf_counter() - wall), "images": count,
             "set": len(data), "peak_megabytes": peak()}  # fmt: skip
 
@@ -97,15 +97,15 @@ def training(source: str, seconds: float) -> dict[str, float]:
         model, train, settings = made.learner.model, made.train, made.run.config.training
         assert isinstance(model, TrainedModel)
         load = reader(train, settings.batch, 0)
-        begun, count = time.process_time(), 0
-        while time.process_time() - begun < seconds:
+        start, count = time.process_time(), 0
+        while time.process_time() - start < seconds:
             x, labels = next(load)
             model.loss(x, labels, count).mean().backward()
             for optimizer in made.learner.optimizers:
                 optimizer.step()
                 optimizer.zero_grad(set_to_none=True)
             count += len(x)
-        used = time.process_time() - begun
+        used = time.process_time() - start
         made.close()
     return {"images_a_cpu_second": count / used, "batch": settings.batch, "images": count, "set": len(train),
             "peak_megabytes": peak()}  # fmt: skip
@@ -144,9 +144,9 @@ def shards(seconds: float, folder: Path) -> dict[str, Any]:
         place = folder / kind
         if not (place / "million").exists():
             make_images(place / "images", kind)
-            begun = time.process_time()
+            start = time.process_time()
             made = pack(place / "images", place / "shards", shard_size="16MB")
-            found[f"packing {kind}"] = {"images_a_cpu_second": made.count / (time.process_time() - begun), "images": made.count,
+            found[f"packing {kind}"] = {"images_a_cpu_second": made.count / (time.process_time() - start), "images": made.count,
                                         "bytes_an_image": made.size / made.count}  # fmt: skip
             repeat(place / "shards", place / "million")
         found[f"loading {kind} from a disk"] = in_child_process("loading", str(place / "million"), seconds)

@@ -25,7 +25,7 @@ from reverie.diffusion.condition import NULL
 from reverie.evaluation.evaluation_data import samples_tensor
 from reverie.evaluation.metrics.features import choose_features
 from reverie.evaluation.metrics.kid import kid
-from reverie.evaluation.metrics.memory import neighbours
+from reverie.evaluation.metrics.neighbours import neighbours
 from reverie.families.diffusion.family import DATA_OPTIONS
 from reverie.families.diffusion.noise_levels import noised_losses
 from reverie.runs.run import Run

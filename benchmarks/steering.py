@@ -39,9 +39,9 @@ def guidance_cost(run: Run, n: int = 32, rounds: int = 7) -> tuple[float, float,
     least = [float("inf")] * 3
     for _ in range(rounds):
         for k, method in enumerate(methods):
-            begun = time.perf_counter()
+            start = time.perf_counter()
             method()
-            least[k] = min(least[k], time.perf_counter() - begun)
+            least[k] = min(least[k], time.perf_counter() - start)
     return least[0], least[1], least[2]
 
 

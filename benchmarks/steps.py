@@ -119,12 +119,12 @@ def mnist_metric() -> SampleMetric:
 def sample_all_labels(run: Run, count: int, seed: int, steer: Steer | None = None, **options: Any) -> tuple[Tensor, float]:
     """Return samples with all labels in turn, (count, C, H, W) in [0, 1], and the processor milliseconds of each."""
     label = "all" if run.config.data.labels else None
-    begun, parts = time.process_time(), []
+    start, parts = time.process_time(), []
     for first in range(0, count, run.batch_size()):
         n = min(run.batch_size(), count - first)
         *_, last = run.frames(n, first, steer=steer, label=label, seed=seed, **options)
         parts.append(run.model.decode(last.x0).clamp(0, 1))
-    return torch.cat(parts), 1e3 * (time.process_time() - begun) / count
+    return torch.cat(parts), 1e3 * (time.process_time() - start) / count
 
 
 def oracle(run: Run) -> Denoiser:

@@ -46,10 +46,10 @@ def medians(rounds: int, *functions: Callable[[], object], clock: Callable[[], f
     found: list[list[float]] = [[] for _ in functions]
     for k in range(rounds + WARM):
         for function, kept in zip(functions, found, strict=True):
-            begun = clock()
+            start = clock()
             function()
             if k >= WARM:
-                kept.append(clock() - begun)
+                kept.append(clock() - start)
     return [statistics.median(kept) for kept in found]
 
 

@@ -45,10 +45,10 @@ def sgemm() -> float:
     a = torch.randn(SIDE, SIDE)
     for _ in range(3):
         a @ a
-    begun = time.process_time()
+    start = time.process_time()
     for _ in range(10):
         a @ a
-    return 10 * 2 * SIDE**3 / (time.process_time() - begun)
+    return 10 * 2 * SIDE**3 / (time.process_time() - start)
 
 
 def operations(run: Run) -> float:
@@ -60,25 +60,25 @@ def operations(run: Run) -> float:
     return 6.0 * numbers + 12.0 * layers * run.config.data.shape[0] * getattr(family, "dim", 0) / 2  # half of it is masked
 
 
-def row(family: str, seed: int, seconds: float, text: Path, aside: Path, options: dict[str, Any]) -> str:
+def row(family: str, seed: int, seconds: float, text: Path, temporary: Path, options: dict[str, Any]) -> str:
     """Train a family for a processor time and return a row of the table."""
     name = family.partition(":")[0]
     length: dict[str, Any] = {} if name == "bigram" else {"minutes": seconds / 60, "clock": "processor"}
-    begun = time.process_time()
+    start = time.process_time()
     run = reverie.train(
-        text, aside / f"{name}-{seed}", family=family, seed=seed, progress=False, overwrite=True, **length, **options
+        text, temporary / f"{name}-{seed}", family=family, seed=seed, progress=False, overwrite=True, **length, **options
     )
-    elapsed = time.process_time() - begun
+    elapsed = time.process_time() - start
     held = find_data(run, 1)[1]
     assert isinstance(held.x, TextWindows)
     cost = language_model(run).cost(held.x.texts())
     steps = int(run.metrics()[-1]["i"])
     tokens = steps * run.config.training.batch * run.config.data.shape[0] * cost.tokens / cost.characters
     share = f"{operations(run) * tokens / elapsed / sgemm():.0%}" if name != "bigram" else ""
-    begun = time.process_time()
+    start = time.process_time()
     for _ in run.written(length=WRITTEN):
         pass
-    speed = WRITTEN / (time.process_time() - begun)
+    speed = WRITTEN / (time.process_time() - start)
     numbers = run.model.facts()["parameters"]
     return (
         f"| {family} | {options.get('tokenizer', 'characters')} | {seed} | {numbers:,} | {steps:,} | {elapsed:.0f} |"
@@ -98,10 +98,10 @@ def language(
     torch.set_num_threads(1)
     try:
         print(*HEAD, sep="\n", flush=True)
-        with tempfile.TemporaryDirectory() as aside:
+        with tempfile.TemporaryDirectory() as temporary:
             for family in families:
                 for seed in seeds:
-                    lines.append(row(family, seed, seconds, text, place or Path(aside), options))
+                    lines.append(row(family, seed, seconds, text, place or Path(temporary), options))
                     print(lines[-1], flush=True)
     finally:
         torch.set_num_threads(threads)

@@ -16,14 +16,14 @@ from benchmarks.measure import Row, side_by_side
 SINKHORN = """
 from reverie.transport import between, sinkhorn
 x, y = (torch.randn(20_000, 64, generator=random, dtype=torch.float64) + shift for shift in (0.0, 0.3))
-begun = time.perf_counter()
+start = time.perf_counter()
 found = sinkhorn(between(x, y), 0.01, tolerance=1e-3)
 result = {"iterations": found.iterations, "error": found.marginal_error}
 """
 MMD = """
 from reverie.kernels import Gaussian, mmd
 x, y = (torch.randn(50_000, 64, generator=random) + shift for shift in (0.0, 0.02))
-begun = time.perf_counter()
+start = time.perf_counter()
 found = mmd(x, y, Gaussian(8.0))
 result = {"value": float(found.value), "error": found.standard_error}
 """
@@ -32,7 +32,7 @@ import json, resource, time, torch
 torch.set_num_threads(2)
 random = torch.Generator().manual_seed(0)
 {work}
-result["seconds"] = time.perf_counter() - begun
+result["seconds"] = time.perf_counter() - start
 result["gigabytes"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9  # kilobytes on Linux
 print(json.dumps(result))
 """
@@ -103,7 +103,7 @@ def mmd_row() -> Row:
 
 def large() -> list[str]:
     """Measure time and peak memory of problems whose matrices would not fit."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     moved, mmd = in_child_process(SINKHORN), in_child_process(MMD)
     lines = [
         "Peak memory of the process (ru_maxrss), including torch; 2 threads.",
@@ -116,5 +116,5 @@ def large() -> list[str]:
         f"| MMD, 50,000 x 50,000 points in 64 dimensions, float32 (Gram matrices would take 30 GB) |"
         f" {mmd['seconds']:.0f} s | {mmd['gigabytes']:.2f} GB | {mmd['value']:.1e} ± {mmd['error']:.1e} |",
     ]
-    print("\n".join(lines), f"\n({time.perf_counter() - begun:.0f} s)", flush=True)
+    print("\n".join(lines), f"\n({time.perf_counter() - start:.0f} s)", flush=True)
     return lines

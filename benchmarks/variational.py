@@ -132,10 +132,10 @@ def of_schedules(place: Path, steps: int, seeds: int) -> list[str]:
 
 def variational(steps: int = STEPS, seeds: int = SEEDS) -> list[str]:
     """Return the lines of the section."""
-    begun = time.perf_counter()
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         lines = [*of_variances(Path(folder), steps, seeds), "", *of_schedules(Path(folder), steps, seeds)]
-    return [*lines, "", f"`python -m benchmarks.variational`; {(time.perf_counter() - begun) / 60:.0f} minutes."]
+    return [*lines, "", f"`python -m benchmarks.variational`; {(time.perf_counter() - start) / 60:.0f} minutes."]
 
 
 if __name__ == "__main__":

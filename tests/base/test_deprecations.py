@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from reverie import api
-from reverie.base.deprecations import OPTIONS, RENAMED, VALUES, current_options, flag, renamed_options
+from reverie.base.deprecations import OPTIONS, PARAMETERS, RENAMED, VALUES, current_options, flag, renamed_options
 from reverie.base.errors import UserError
 from reverie.cli.main import app
 from reverie.runs.sampling_options import Options
@@ -70,6 +70,16 @@ def test_python_takes_an_old_option_with_a_warning(old: str) -> None:
         verb(**{old: 1, OPTIONS[old]: 2})
     assert current_options({old: 1}) == {OPTIONS[old]: 1}
     assert OPTIONS[old] in PYTHON_OPTIONS and old not in PYTHON_OPTIONS
+
+
+@pytest.mark.parametrize("old", PARAMETERS)
+def test_an_old_parameter_of_a_verb_is_taken_with_a_warning(old: str) -> None:
+    @renamed_options
+    def verb(**options: Any) -> dict[str, Any]:
+        return options
+
+    with pytest.warns(DeprecationWarning, match=f"{old} .*{PARAMETERS[old]}"):
+        assert verb(**{old: 1}) == {PARAMETERS[old]: 1}
 
 
 @pytest.mark.parametrize(("option", "old", "new"), [(key, *pair) for key, values in VALUES.items() for pair in values.items()])

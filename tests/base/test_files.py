@@ -43,8 +43,8 @@ def test_failed_writes_leave_nothing(tmp_path: Path) -> None:
         write_array(tmp_path / "a" / "b" / "x.npy", np.zeros(1000))
     assert not list(tmp_path.iterdir())
     (tmp_path / "x.npy").write_text("older")
-    with pytest.raises(RuntimeError), atomic(tmp_path / "x.npy") as aside:
-        aside.write_text("newer")
+    with pytest.raises(RuntimeError), atomic(tmp_path / "x.npy") as temporary:
+        temporary.write_text("newer")
         raise RuntimeError
     assert [p.name for p in tmp_path.iterdir()] == ["x.npy"] and (tmp_path / "x.npy").read_text() == "older"
 

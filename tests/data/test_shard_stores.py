@@ -79,12 +79,12 @@ def test_failing_shards_are_named_and_read_later(server: Server, shards: Path, f
         case "cut":
             server.cut[name] = 99
         case "gone":
-            (shards / name).rename(shards / "aside")
+            (shards / name).rename(shards / "temporary")
     with pytest.raises(UserError, match=rf"^http://.*/shards/{name} cannot be read: {message}$"):
         list(islice(batches(far, 10, 4), 12))
     server.failing.clear(), server.stalled.clear(), server.cut.clear()
     if fault == "gone":
-        (shards / "aside").rename(shards / name)
+        (shards / "temporary").rename(shards / name)
     near = load_data(shards)
     assert all(torch.equal(a, b) for (a, _), (b, _) in islice(zip(batches(near, 10, 4), batches(far, 10, 4), strict=True), 12))
 

@@ -13,7 +13,7 @@ from reverie.base.scalar import Coefficient, Time, as_time
 from reverie.base.spec import build
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.samplers import SAMPLERS, trajectory
-from reverie.diffusion.samplers.grids import GRIDS, INNER, MOST_NOISE, Karras, LogSNR, Quadratic, Trailing, Uniform, Zigzag
+from reverie.diffusion.samplers.grids import GRIDS, INNER, MAX_NOISE_RATIO, Karras, LogSNR, Quadratic, Trailing, Uniform, Zigzag
 from reverie.diffusion.schedule import Linear, Rectified, Schedule
 
 
@@ -22,7 +22,7 @@ def test_grids_fall_from_the_noise_to_the_data(name: str, schedule: Schedule) ->
     grid = INNER[name]()(schedule, 10)
     assert grid.dtype == torch.float64 and len(grid) == 10 and (grid.diff() < 0).all()
     alpha, sigma = schedule(float(grid[0]))
-    assert float(grid[0]) == 1 or sigma / alpha == pytest.approx(MOST_NOISE)  # where alpha(1) = 0 some begin just below
+    assert float(grid[0]) == 1 or sigma / alpha == pytest.approx(MAX_NOISE_RATIO)  # where alpha(1) = 0 some begin just below
     assert float(grid[-1]) == pytest.approx(0.1 if name == "trailing" else schedule.t_min, abs=1e-15)
 
 
@@ -30,7 +30,7 @@ def test_grids_fall_from_the_noise_to_the_data(name: str, schedule: Schedule) ->
 def test_one_step_is_one_time(name: str, schedule: Schedule) -> None:
     (time,) = INNER[name]()(schedule, 1).tolist()
     alpha, sigma = schedule(time)
-    assert time == 1 or sigma / alpha == pytest.approx(MOST_NOISE)  # all is still to be done
+    assert time == 1 or sigma / alpha == pytest.approx(MAX_NOISE_RATIO)  # all is still to be done
 
 
 def test_the_grid_of_all_steps_is_the_discrete_chain() -> None:

@@ -13,7 +13,7 @@ from reverie.diffusion import posterior
 from reverie.diffusion.lattice import LatticeDenoiser, level_of
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.likelihood import best_end, continuous_bound, mean_and_error
-from reverie.diffusion.likelihood.bound import LEAST_LOG_SNR
+from reverie.diffusion.likelihood.bound import MIN_LOG_SNR
 from reverie.diffusion.posterior import posterior_mean
 
 LEVELS, SHAPE = 5, (1, 2, 3)
@@ -63,7 +63,7 @@ def test_the_chosen_end_is_as_good_as_the_best() -> None:
     made, x0, noise = denoiser(), data(400, 1), image_seeds(0, 400)
     worse = _Faulty(made)
     end = best_end(worse, x0, Noise(noise), levels=LEVELS)
-    start = float(made.schedule.invert(LEAST_LOG_SNR))
+    start = float(made.schedule.invert(MIN_LOG_SNR))
 
     def cost(end: float) -> float:
         return float(continuous_bound(worse, x0, Noise(image_seeds(1, 400)), draws=16, levels=LEVELS, end=end).nats.mean())

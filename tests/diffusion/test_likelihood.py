@@ -26,7 +26,7 @@ from reverie.diffusion.likelihood import (
     log_prob,
     mean_and_error,
 )
-from reverie.diffusion.likelihood.bound import denoising_cost, prior_cost, reconstruction_cost
+from reverie.diffusion.likelihood.bound import denoising_kl, prior_kl, reconstruction_nll
 from reverie.diffusion.likelihood.normal import log_normal
 from reverie.diffusion.oracle import DatasetDenoiser, GaussianDenoiser, MixtureDenoiser
 from reverie.diffusion.pair import Pair, pair_of
@@ -152,9 +152,9 @@ def test_the_posterior_form_of_a_standard_normal_is_exact_in_expectation(schedul
     def expected(cost, *rest) -> Tensor:
         return sum(cost(oracle, Pair(x, torch.full_like(x, sign)), *rest) for sign in (-1.0, 1.0)) / 2
 
-    total = prior_cost(schedule, x, 1.0) + expected(reconstruction_cost, times[-1], None, None)
+    total = prior_kl(schedule, x, 1.0) + expected(reconstruction_nll, times[-1], None, None)
     for t, s in pairwise(times):
-        total = total + expected(denoising_cost, t, s, None, "forward")
+        total = total + expected(denoising_kl, t, s, None, "forward")
     torch.testing.assert_close(-total, log_normal(x, 0.0, 1.0), rtol=1e-7, atol=1e-6)
 
 
@@ -178,7 +178,7 @@ def test_the_continuous_bound_begins_where_there_is_some_signal() -> None:
     found = continuous_bound(standard(schedule, 2), x, streams(4000), draws=4)
     assert found.log_snr.min() >= -13.8001
     start = schedule.invert(-13.8)
-    assert float(start) < 1 and torch.allclose(found.prior, prior_cost(schedule, x, float(start)), rtol=1e-12, atol=0)
+    assert float(start) < 1 and torch.allclose(found.prior, prior_kl(schedule, x, float(start)), rtol=1e-12, atol=0)
     assert found.prior.min() > 0
 
 

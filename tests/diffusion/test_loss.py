@@ -8,7 +8,7 @@ import torch
 
 from reverie.base.errors import UserError
 from reverie.diffusion.denoiser import Denoiser
-from reverie.diffusion.likelihood.bound import denoising_cost
+from reverie.diffusion.likelihood.bound import denoising_kl
 from reverie.diffusion.loss import LOSSES, TIMES, WEIGHTS, Absolute, Huber, Measure, Squared, draw_times, loss, weight_of
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import TARGETS, Pair, pair_of
@@ -101,7 +101,7 @@ def test_the_loss_of_some_steps_is_the_denoising_part_of_their_bound(schedule: S
     grid = GRIDS["uniform"]()(schedule, steps + 1)
     model, many = unit_gaussian(schedule), Pair(pair.x0.repeat(steps, 1), pair.eps.repeat(steps, 1))
     lost = loss(model, many, grid[:-1].repeat_interleave(10), target=target, weight=f"vlb:steps={steps}")
-    paid = [denoising_cost(model, pair, t, s, None, "posterior") for t, s in pairwise(grid.tolist())]
+    paid = [denoising_kl(model, pair, t, s, None, "posterior") for t, s in pairwise(grid.tolist())]
     torch.testing.assert_close(3 * lost.view(steps, 10).mean(0), torch.stack(paid).sum(0))
 
 

@@ -167,7 +167,7 @@ def test_gamma_makes_the_sigma_space_sampler_more_precise() -> None:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_evaluations_are_as_announced(name: str, grid: str) -> None:
     oracle, sampler = GaussianDenoiser(Rectified(), MEAN, COVARIANCE), SAMPLERS[name]()
-    if grid == "level" and not sampler.may_stay:
+    if grid == "level" and not sampler.allows_equal_times:
         with pytest.raises(UserError, match="only the langevin"):
             draw(oracle, sampler, 7, 5, grid=grid)
         return

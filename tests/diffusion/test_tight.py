@@ -12,8 +12,8 @@ import torch
 import reverie
 from reverie.base.errors import UserError
 from reverie.base.noise import Noise, image_seeds
-from reverie.diffusion.likelihood import FORMS, bound, importance_weighted, mean_and_error, step_cost
-from reverie.diffusion.likelihood.bound import denoising_cost
+from reverie.diffusion.likelihood import FORMS, bound, importance_weighted, mean_and_error, step_kl
+from reverie.diffusion.likelihood.bound import denoising_kl
 from reverie.diffusion.likelihood.steps import even_times
 from reverie.diffusion.oracle import GaussianDenoiser
 from reverie.diffusion.pair import Pair
@@ -37,9 +37,9 @@ def data(n: int) -> torch.Tensor:
 def test_the_three_forms_are_one_number(schedule: Schedule, t: float, s: float) -> None:
     x0 = data(50)
     truth = Pair(x0, torch.randn(x0.shape, dtype=F, generator=torch.Generator().manual_seed(1)))
-    whole = denoising_cost(oracle(schedule), truth, t, s, None, "posterior")
+    whole = denoising_kl(oracle(schedule), truth, t, s, None, "posterior")
     for form in FORMS:
-        torch.testing.assert_close(step_cost(oracle(schedule), truth, t, s, None, form), whole, rtol=1e-8, atol=1e-12)
+        torch.testing.assert_close(step_kl(oracle(schedule), truth, t, s, None, form), whole, rtol=1e-8, atol=1e-12)
 
 
 def test_more_paths_come_closer_to_the_truth_and_do_not_pass_it() -> None:

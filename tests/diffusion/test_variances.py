@@ -18,7 +18,7 @@ from reverie.diffusion.error_curve import ErrorCurve, WithVariance, measure_erro
 from reverie.diffusion.guidance import AutoGuided, ClassifierFree
 from reverie.diffusion.known import Replace
 from reverie.diffusion.likelihood import bound, by_joint_chain, mean_and_error
-from reverie.diffusion.likelihood.bound import denoising_cost
+from reverie.diffusion.likelihood.bound import denoising_kl
 from reverie.diffusion.loss import variance_loss
 from reverie.diffusion.oracle import GaussianDenoiser, MixtureDenoiser
 from reverie.diffusion.pair import Pair
@@ -149,7 +149,7 @@ def test_the_loss_of_the_variance_is_what_the_chain_pays_and_least_at_the_mean_s
     for t, s in pairwise(times):
         batch = torch.full((50,), t, dtype=F)
         guess = oracle(pair.mix(*schedule(batch)), batch)
-        paid = denoising_cost(oracle, pair, t, s, None, "learned")
+        paid = denoising_kl(oracle, pair, t, s, None, "learned")
         torch.testing.assert_close(variance_loss(guess, schedule, pair, batch, steps), steps * paid / 2, rtol=1e-6, atol=1e-9)
     t = torch.rand(50, generator=torch.Generator().manual_seed(2)).to(F).clamp(min=0.05)
     x0_hat = nn.Parameter(x0 + 0.3)

@@ -9,7 +9,7 @@ import torch
 from reverie.base.errors import UserError
 from reverie.base.spec import build
 from reverie.diffusion.jigsaw import owners
-from reverie.diffusion.views import VIEWS, Placed, View, check, read_views
+from reverie.diffusion.views import VIEWS, SizedView, View, check, read_views
 from reverie.steering.illusion import Illusions
 from reverie.steering.view_transitions import interpolate_views
 
@@ -23,8 +23,8 @@ OPTIONS = (
 )
 
 
-def placed(name: str, height: int = 28, width: int = 28) -> Placed:
-    return Placed(build(VIEWS, name, "view"), height, width)
+def placed(name: str, height: int = 28, width: int = 28) -> SizedView:
+    return SizedView(build(VIEWS, name, "view"), height, width)
 
 
 @pytest.mark.parametrize("name", [*VIEWS, *OPTIONS])
@@ -81,7 +81,7 @@ def test_what_is_no_permutation_is_caught() -> None:
             return places // 2
 
     with pytest.raises(ValueError, match="not a signed permutation"):
-        Placed(Folded(), 4, 4)
+        SizedView(Folded(), 4, 4)
     bad = placed("identity", 4, 4)
     bad.sign = 0.5
     with pytest.raises(ValueError, match="not a signed permutation"):

@@ -20,7 +20,7 @@ from reverie.evaluation.metrics.features import FEATURES, choose_features, datas
 from reverie.evaluation.metrics.frechet import frechet_bootstrap, frechet_distance
 from reverie.evaluation.metrics.kid import kid
 from reverie.evaluation.metrics.manifold import manifold
-from reverie.evaluation.metrics.memory import leave_one_out, neighbours
+from reverie.evaluation.metrics.neighbours import leave_one_out, neighbours
 from reverie.evaluation.metrics.twosample import two_sample
 from reverie.evaluation.sample_metrics import measure_samples
 from reverie.evaluation.scores import HEADLINE_METRICS, z_above_floor

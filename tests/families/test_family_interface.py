@@ -83,7 +83,7 @@ def test_samples_have_the_shape_and_range_of_the_data(run: Run) -> None:
     assert run.kind != "images" or (x.min() >= 0 and x.max() <= 1)
     if not names:
         return
-    if "labels" not in run.config.model_family.can:
+    if "labels" not in run.config.model_family.capabilities:
         assert run.sample(3).labels is None and run.label_names == ()
         for label in ("all", names[0], f"{names[0]}:2"):
             with pytest.raises(UserError, match=r"families that can: .*diffusion.*vae") as refused:
@@ -175,7 +175,7 @@ ASKING = {
 
 @pytest.mark.parametrize("verb", ASKING)
 def test_missing_abilities_raise_user_errors_that_name_families(run: Run, verb: str) -> None:
-    if verb in run.config.model_family.can:
+    if verb in run.config.model_family.capabilities:
         return
     with pytest.raises(UserError, match=f"which cannot {verb}; families that can: .*diffusion"):
         ASKING[verb](run)

@@ -14,7 +14,7 @@ from reverie import api
 from reverie.base.errors import UserError
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.schedule import Rectified
-from reverie.gallery.schedules import MOST_RUNS, curves
+from reverie.gallery.schedules import MAX_RUNS, curves
 from reverie.runs.learned_schedule import TIMES, log_snr_before_and_after
 from reverie.runs.run import Run
 from tests.conftest import TINY
@@ -52,8 +52,8 @@ def test_what_has_no_schedule_is_refused(digits_run: Run, tmp_path: Path, comman
     fitted = reverie.train("moons", tmp_path / "fitted", points=200, family="gaussian")
     with pytest.raises(UserError, match=r"needs a diffusion model.*gaussian"):
         api.gallery("schedules", tmp_path / "s.png", runs=[fitted])
-    with pytest.raises(UserError, match=f"at most {MOST_RUNS} runs"):
-        api.gallery("schedules", tmp_path / "s.png", runs=[digits_run] * (MOST_RUNS + 1))
+    with pytest.raises(UserError, match=f"at most {MAX_RUNS} runs"):
+        api.gallery("schedules", tmp_path / "s.png", runs=[digits_run] * (MAX_RUNS + 1))
     with pytest.raises(UserError, match="no option 'runs'"):
         api.gallery("normal", tmp_path / "s.png", runs=[digits_run])
     assert command("gallery", "schedules", tmp_path / "none", "--out", tmp_path / "s.png")[0] == 2

@@ -402,8 +402,8 @@ def test_metrics_survive_a_line_cut_off(tmp_path: Path) -> None:
 def test_atomic_writes_leave_the_old_file_on_failure(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
     path.write_text("old")
-    with pytest.raises(RuntimeError), atomic(path) as aside:
-        aside.write_text("half")
+    with pytest.raises(RuntimeError), atomic(path) as temporary:
+        temporary.write_text("half")
         raise RuntimeError
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 

@@ -86,7 +86,7 @@ def test_a_folder_is_resumed(digits_run: Run, small_batches: None, monkeypatch: 
     with pytest.raises(UserError, match="contains samples"):  # others are not
         api.sample_to(run, 30, tmp_path / "cut", **{**OPTIONS, "seed": 6})
     drawn[:] = [0] * 3
-    api.sample_to(run, 30, tmp_path / "cut", say=message.append, **OPTIONS)
+    api.sample_to(run, 30, tmp_path / "cut", notify=message.append, **OPTIONS)
     assert len(drawn) == 3 + 3 and len(message) == 1 and f"14 of 30 images are in {tmp_path / 'cut'}" in message[0]
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
     api.sample_to(run, 30, tmp_path / "cut", **OPTIONS)

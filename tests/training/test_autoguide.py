@@ -18,7 +18,7 @@ from reverie.data.appearance import detail
 from reverie.runs import folder
 from reverie.runs.run import Run, load
 from reverie.training import autoguide
-from reverie.training.autoguide import FEWEST, LEAST_GUIDED, SHARP, TRIED, UNFINISHED, choose_autoguidance, has_color_shift
+from reverie.training.autoguide import FEWEST, MIN_GUIDED, SHARP, TRIED, UNFINISHED, choose_autoguidance, has_color_shift
 from reverie.training.summary import verdict
 from tests.conftest import TINY
 
@@ -90,7 +90,7 @@ def test_samples_that_glare_are_not_guided() -> None:
     assert not has_color_shift(bright, bright, data) and has_color_shift(bright - 0.15, bright, data)
 
 
-@pytest.mark.parametrize(("fallen", "wanted"), [(2 * UNFINISHED, LEAST_GUIDED), (UNFINISHED / 2, 1.0)])
+@pytest.mark.parametrize(("fallen", "wanted"), [(2 * UNFINISHED, MIN_GUIDED), (UNFINISHED / 2, 1.0)])
 def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fallen: float, wanted: float
 ) -> None:
@@ -110,7 +110,7 @@ def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
 
 def test_models_that_are_reported_nothing_are_led_farther(tmp_path: Path) -> None:
     blind = reverie.train("digits8", tmp_path / "blind", steps=2, network=TINY, batch=32, clusters=0, labels="none")
-    assert autoguide.minimum_guidance(blind) == autoguide.LEAST_UNCONDITIONAL > LEAST_GUIDED
+    assert autoguide.minimum_guidance(blind) == autoguide.MIN_UNCONDITIONAL > MIN_GUIDED
 
 
 def test_no_more_scales_are_tried_when_it_is_late() -> None:

@@ -214,9 +214,9 @@ def killed(run: Path, *names: str) -> None:
     run.mkdir(exist_ok=True)
     (run / ".lock").touch()
     for name in names:
-        with suppress(RuntimeError), atomic(run / name) as aside:
+        with suppress(RuntimeError), atomic(run / name) as temporary:
             raise RuntimeError
-        aside.write_bytes(b"half")
+        temporary.write_bytes(b"half")
 
 
 def test_the_same_command_works_after_a_kill(command, tmp_path: Path) -> None:

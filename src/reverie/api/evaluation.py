@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from reverie.data.in_memory import DataSource
     from reverie.evaluation.compare import Comparison
-    from reverie.evaluation.reports import Evaluation, Say
+    from reverie.evaluation.reports import Evaluation, Notify
     from reverie.runs.run import Run
     from reverie.runs.sampling_options import Options
     from reverie.runs.screen import Screen
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def evaluate(
     run: str | Path | Run, n: int | None = None, *, out: str | Path | None = None, device: str = "auto", quick: bool = False,
     features: str | Callable[[Tensor], Tensor] = "auto", data: DataSource | None = None,
-    data_dir: str | Path | None = None, processes: int = 1, progress: bool | None = None, say: Say | None = None,
+    data_dir: str | Path | None = None, processes: int = 1, progress: bool | None = None, notify: Notify | None = None,
     on_progress: OnProgress | None = None, seconds: float | None = None, **options: Unpack[Options],
 ) -> Evaluation:  # fmt: skip
     """Compare n samples of a run with its data: `reverie.evaluate("runs/spiral")["sliced_wasserstein"]`.
@@ -54,7 +54,7 @@ def evaluate(
     try:
         with distributed_run(run, processes) as run, screen.reading() as bars:
             found = evaluate_run(
-                run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=say or screen.say,
+                run, n, quick=quick, features=features, data=data, data_dir=data_dir, notify=notify or screen.notify,
                 on_progress=on_progress or bars, options=options, deadline=deadline,
             )  # fmt: skip
     except EvaluationStopped as stopped:

@@ -12,7 +12,7 @@ from reverie.base.errors import UserError
 from reverie.base.progress import OnProgress
 
 if TYPE_CHECKING:
-    from reverie.evaluation.reports import Say
+    from reverie.evaluation.reports import Notify
     from reverie.families.language.model import TextCost
     from reverie.families.seq2seq.model import Answer
     from reverie.runs.run import Run
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @renamed_options
 def sample_to(
     run: str | Path | Run, n: int, out: str | Path, first: int = 0, *, overwrite: bool = False, device: str = "auto",
-    processes: int = 1, on_progress: OnProgress | None = None, say: Say | None = None, **options: Unpack[Options],
+    processes: int = 1, on_progress: OnProgress | None = None, notify: Notify | None = None, **options: Unpack[Options],
 ) -> Sequence[Path]:  # fmt: skip
     """Write n samples to a file or folder and return the files: `reverie.api.sample_to("runs/spiral", 10**6, "points.npy")`.
 
@@ -47,9 +47,9 @@ def sample_to(
         if run.kind in ("text", "pairs"):
             return run.sample(n, first, on_progress=on_progress, **options).save(out)
         if images:
-            say = say or (lambda text: None)
+            notify = notify or (lambda text: None)
             return sample_to_folder(
-                run, n, Path(out), first, overwrite=overwrite, on_progress=on_progress, notify=say, options=options
+                run, n, Path(out), first, overwrite=overwrite, on_progress=on_progress, notify=notify, options=options
             )
         if is_streamed(out, run.config.data.shape):
             return write(run.batches(n, first, on_progress=on_progress, **options), n, out, overwrite)

@@ -40,7 +40,7 @@ def train(
     progress: show a bar and the verdict, by default on a terminal and in notebooks; on_step: called with each report.
     """
     screen = progress_screen(progress)
-    budget = Budget(notify=screen.say)
+    budget = Budget(notify=screen.notify)
     with screen.reading() as on_progress:
         options["on_progress"] = options.get("on_progress") or on_progress
         training = begin(data, out, resume=resume, budget=budget, **options)
@@ -52,15 +52,15 @@ def _run_to_end(screen: Screen, training: Training, on_step: Callable[[Step], No
     from reverie.training.summary import verdict
 
     for line in training.introduction():
-        screen.say(line)
+        screen.notify(line)
     try:
         last = screen.follow_training(with_callback(training, on_step), training.budget)
     except KeyboardInterrupt:
-        screen.say(f"interrupted; {training.checkpoint_note()}")
+        screen.notify(f"interrupted; {training.checkpoint_note()}")
         raise
     run = training.run
     for line in (last.done, *verdict(run).lines, f"run: {run.path}"):
-        screen.say(line)
+        screen.notify(line)
     return run
 
 
@@ -114,7 +114,7 @@ def distil(
     from reverie.training.distil import prepare_distillation
 
     screen = progress_screen(progress)
-    budget = Budget(notify=screen.say)
+    budget = Budget(notify=screen.notify)
     with screen.reading() as bars:
         training = prepare_distillation(
             run, out, minutes=minutes, steps=steps, guidance=guidance, seed=seed, device=device, overwrite=overwrite, data=data,

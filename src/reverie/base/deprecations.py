@@ -19,6 +19,10 @@ RENAMED: dict[str, dict[str, str]] = {  # module -> old name -> new name, with i
         "Programme": "LinearProgram", "linear_programme": "linear_program", "of_parameters": "functionalize",
     },
     "reverie.diffusion.denoiser": {"Given": "WithCondition", "Told": "WithConditioning"},
+    "reverie.diffusion.likelihood": {"step_cost": "step_kl"},
+    "reverie.diffusion.likelihood.bound": {
+        "denoising_cost": "denoising_kl", "prior_cost": "prior_kl", "reconstruction_cost": "reconstruction_nll",
+    },
     "reverie.diffusion.process": {"bayes": "gaussian_posterior"},
     "reverie.families.graph": {"Graph": "reverie.families.bayes_net.BayesNet", "Plate": "reverie.families.bayes_net.Plate"},
     "reverie.families.language.choice": {"Choice": "reverie.families.language.token_sampling.TokenSampling"},
@@ -37,6 +41,7 @@ OPTIONS: dict[str, str] = {  # old name -> new name
     "avoid": "negative_prompt", "condition_number": "condition_columns", "for": "purpose", "gradient_limit": "gradient_clip",
     "micro": "micro_batches", "told": "condition",
 }  # fmt: skip
+PARAMETERS: dict[str, str] = {"say": "notify"}  # of verbs in Python only: old name -> new name
 VALUES: dict[str, dict[str, str]] = {  # option -> old value -> new value
     "purpose": {"pictures": "samples"},
     "until": {"good": "converged"},
@@ -92,13 +97,13 @@ def current_spec_options(name: str, options: Mapping[str, Any]) -> dict[str, Any
 
 def renamed_options(verb: Callable[P, R]) -> Callable[P, R]:
     """Let a verb take its options under their old names and values, with a warning."""
-    own = set(inspect.signature(verb).parameters)
+    own, renamed = set(inspect.signature(verb).parameters), {**OPTIONS, **PARAMETERS}
 
     @functools.wraps(verb)
     def called(*args: P.args, **kwargs: P.kwargs) -> R:
         options: dict[str, Any] = kwargs
-        for old in [key for key in options if key in OPTIONS and key not in own]:
-            new = OPTIONS[old]
+        for old in [key for key in options if key in renamed and key not in own]:
+            new = renamed[old]
             if new in options:
                 raise UserError(f"{old} is the old name of {new}; give only {new}")
             warn_renamed(old, new)

@@ -72,8 +72,8 @@ class Instruction(IntEnum):
     GATHER_STATE = 12  # give the leader a full state for a file
 
     @property
-    def duty(self) -> str:
-        """The duty that handles the instruction: sample, evaluate or train."""
+    def command(self) -> str:
+        """The command that the instruction belongs to: sample, evaluate or train."""
         return {4: "sample", 5: "sample", 6: "evaluate", 7: "evaluate"}.get(self, "train")
 
 

@@ -70,9 +70,9 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], facts: str = "", ad
     """Write tensors with metadata (JSON) atomically.  advice: appended to the message if the disk is full."""
     copies = {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()}
     try:
-        with atomic(own_file(path.parent, path.name)) as aside:
-            save_file(copies, aside, {**({FACTS: facts} if facts else {}), CHECKSUM: checksum(copies, facts)})
-            _sort_header(aside)
+        with atomic(own_file(path.parent, path.name)) as temporary:
+            save_file(copies, temporary, {**({FACTS: facts} if facts else {}), CHECKSUM: checksum(copies, facts)})
+            _sort_header(temporary)
     except SafetensorError as error:
         raise UserError(f"cannot write {path}: {error}; the disk may be full{advice}") from None
 

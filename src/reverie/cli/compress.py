@@ -51,7 +51,7 @@ def compress(
         with screen.reading() as on_progress:
             made = api.compress(loaded, images, out, steps=steps, data_dir=data_dir, seed=seed, on_progress=on_progress)
     except KeyboardInterrupt:
-        screen.say(f"interrupted; {out} was not written")
+        screen.notify(f"interrupted; {out} was not written")
         raise
     screen.result(made.figures(), str(made))
 
@@ -74,7 +74,7 @@ def decompress(
         with screen.reading() as on_progress:
             found = api.decompress(loaded, file, out, overwrite=overwrite, on_progress=on_progress)
     except KeyboardInterrupt:
-        screen.say(f"interrupted; {out} was not written")
+        screen.notify(f"interrupted; {out} was not written")
         raise
     values = {"images": len(found), "shape": list(found.x.shape[1:]), "out": out, "names": found.names is not None}
     screen.result(values, f"wrote {len(found):,} image{'s' * (len(found) != 1)} to {out}")

@@ -100,10 +100,10 @@ def evaluate(
         with api.process_group(processes, device):
             for run in loaded:
                 if len(runs) > 1:
-                    screen.say(f"{run.path}:")
+                    screen.notify(f"{run.path}:")
                 with screen.reading() as on_progress:
                     found.append(api.evaluate(
-                        run, n, quick=quick, features=features, data=data, data_dir=data_dir, say=screen.say,
+                        run, n, quick=quick, features=features, data=data, data_dir=data_dir, notify=screen.notify,
                         on_progress=on_progress, seconds=None if len(runs) == 1 else math.inf, **options,
                     ))  # fmt: skip
     except api.EvaluationStopped as error:

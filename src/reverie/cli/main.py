@@ -124,9 +124,9 @@ def sample(
     options["steps"] = read_steps(steps)
     loaded = api.with_adapters(api.load(run, device), adapter or ())
     if steps == "auto":
-        screen.say(loaded.explain_sampling(options))
+        screen.notify(loaded.explain_sampling(options))
     elif newer := loaded.newer_default(options):
-        screen.say(newer)
+        screen.notify(newer)
     if backend != "torch":
         loaded = api.with_backend(loaded, backend)
     if options["beams"] is not None and options["prompt"] is not None and out is None and loaded.kind == "pairs":
@@ -139,10 +139,10 @@ def sample(
     try:
         with screen.counting(loaded.kind) as advance:
             files = api.sample_to(
-                loaded, n, out, overwrite=overwrite, processes=processes, on_progress=advance, say=screen.say, **options
+                loaded, n, out, overwrite=overwrite, processes=processes, on_progress=advance, notify=screen.notify, **options
             )
     except KeyboardInterrupt as stopped:
-        screen.say(f"interrupted; {str(stopped) or f'{out} was not written'}")
+        screen.notify(f"interrupted; {str(stopped) or f'{out} was not written'}")
         raise
     wrote = ", ".join(map(str, files)) if len(files) < 4 else f"{len(files):,} files in {files[0].parent}"
     screen.result({"files": [str(f) for f in files], "samples": n, "seed": options["seed"]}, f"wrote {wrote}")

@@ -34,7 +34,7 @@ def pack(
             made = api.pack(folder, out, shard_size=shard_size, labels=labels, condition_columns=condition_columns,
                             strict=strict, overwrite=overwrite, on_progress=on_progress)  # fmt: skip
     except KeyboardInterrupt:
-        screen.say(f"interrupted; {out} was not written")
+        screen.notify(f"interrupted; {out} was not written")
         raise
     screen.result(made.figures(), str(made))
 

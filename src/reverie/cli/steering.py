@@ -58,7 +58,7 @@ def train_classifier(
         last = screen.follow_training(training)
     except Stopped:
         saved = f"the classifier so far is in {training.path}" if training.path else "nothing was saved"
-        screen.say(f"stopped before the end; {saved}")
+        screen.notify(f"stopped before the end; {saved}")
         raise
     accuracy = ", ".join(f"t = {t} {share:.1%}" for t, share in training.accuracy.items())
     name = training.run.config.data.labels[0]

@@ -60,7 +60,7 @@ def train(
 ) -> None:  # fmt: skip
     """Train a model on a data set, or resume a run."""
     screen = screen_for(json, quiet)
-    budget = Budget(notify=screen.say)
+    budget = Budget(notify=screen.notify)
     from reverie import api
 
     if api.serve_if_worker(device or "auto"):
@@ -93,15 +93,15 @@ def run_training(screen: Screen, training: Training) -> None:
     run = training.run
     try:
         for note in training.introduction():
-            screen.say(note)
+            screen.notify(note)
         last = screen.follow_training(training, training.budget)
     except Stopped:
         saved = f"at step {training.steps_done:,} and saved\nresume:  {training.resume_command()}"
-        screen.say(f"stopped {saved if training.steps_done else 'before the first step; nothing was saved'}")
+        screen.notify(f"stopped {saved if training.steps_done else 'before the first step; nothing was saved'}")
         raise
     except KeyboardInterrupt:
         training.discard()
-        screen.say(f"interrupted; {training.checkpoint_note()}")
+        screen.notify(f"interrupted; {training.checkpoint_note()}")
         raise
     verdict = api.verdict(run)
     commands = {"sample": training.sample_command(), **verdict.commands}
@@ -142,7 +142,7 @@ def distil(
 ) -> None:
     """Distil a run into a student that samples in 1, 2 or 4 network evaluations."""
     screen = screen_for(json, quiet)
-    budget = Budget(notify=screen.say)
+    budget = Budget(notify=screen.notify)
     from reverie import api
 
     chosen: dict[str, Any] = {"batch": batch, "learning_rate": learning_rate, "clock": clock}

@@ -153,8 +153,8 @@ def compress(
     whole = pack(header, packed, body)
     check_amount(len(x), size, steps, len(whole), out)
     need = other_sizes(channels_last(x.numpy()), on_progress)
-    with atomic(out) as aside:
-        aside.write_bytes(whole)
+    with atomic(out) as temporary:
+        temporary.write_bytes(whole)
     continuous, error = mean_and_error(torch.cat(bits))
     return Compressed(
         path=out, count=len(x), shape=tuple(model.shape), size=len(whole), header=len(whole) - len(packed) - len(body),

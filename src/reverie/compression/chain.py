@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from reverie.base.noise import Noise
-from reverie.diffusion.likelihood.bound import prior_cost, reconstruction_cost
+from reverie.diffusion.likelihood.bound import prior_kl, reconstruction_nll
 from reverie.diffusion.likelihood.normal import kl_normal, summed
 from reverie.diffusion.likelihood.steps import even_times
 from reverie.diffusion.pair import Pair
@@ -77,8 +77,8 @@ def choose_chain(model: Diffusion, x: Tensor, seeds: Tensor, steps: int, end: fl
 
     best = min(range(VARIANCE_STEPS + 1), key=cost)
     cost_of_steps = min(learned_cost, cost(best))
-    decoding = reconstruction_cost(model.denoiser, Pair(z, noise.like(z)), grid[-1], None, model.codec.levels)
-    rest = prior_cost(schedule, z, grid[0]) + decoding
+    decoding = reconstruction_nll(model.denoiser, Pair(z, noise.like(z)), grid[-1], None, model.codec.levels)
+    rest = prior_kl(schedule, z, grid[0]) + decoding
     return Chain(steps, end_index, LEARNED_VARIANCE if learned_cost == cost_of_steps else best), cost_of_steps + float(
         rest.mean()
     )

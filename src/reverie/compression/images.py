@@ -170,8 +170,8 @@ def write_folder(folder: Path, names: Sequence[str], x: np.ndarray, on_progress:
         for k, (name, pixels) in enumerate(zip(names, x, strict=True)):
             path = own_file(folder, name)
             made[:0] = make_folder(path.parent)
-            with atomic(path) as aside:
-                Image.fromarray(pixels).save(aside, format="png")
+            with atomic(path) as temporary:
+                Image.fromarray(pixels).save(temporary, format="png")
             written.append(path)
             on_progress("writing", k + 1, len(names))
     return written

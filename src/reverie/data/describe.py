@@ -33,8 +33,8 @@ def draw_data(dataset: Dataset, out: Path) -> None:
     if dataset.kind != "images":
         save(scatter(x.numpy(), names, dataset.name, dataset.columns), out)
         return
-    with atomic(out) as aside:
-        Image.fromarray(contact_sheet(to_bytes(channels_last(x.numpy())), names)).save(aside)
+    with atomic(out) as temporary:
+        Image.fromarray(contact_sheet(to_bytes(channels_last(x.numpy())), names)).save(temporary)
 
 
 def _counts(counts: Mapping[str, int], limit: int = 6) -> str:

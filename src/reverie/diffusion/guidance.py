@@ -147,7 +147,7 @@ class AutoGuided(Denoiser):
     """Autoguidance (arXiv:2406.02507): extrapolation from a weak model, an early checkpoint, to the model.
 
     strong + (scale - 1) (strong - weak), for x0 and eps; scale 1 is the model.  It corrects errors that both models share, such
-    as blur, where the better model has begun to.
+    as blur, where the better model has start to.
     """
 
     def __init__(self, strong: Denoiser, weak: Denoiser, scale: float) -> None:

@@ -18,7 +18,7 @@ from reverie.base.scalar import Time, expand, sqrt
 from reverie.diffusion.denoiser import Denoiser, Steer
 from reverie.diffusion.measurements import Keep, Measurement
 from reverie.diffusion.pair import Pair, pair_of
-from reverie.diffusion.samplers.grids import INNER, MOST_NOISE
+from reverie.diffusion.samplers.grids import INNER, MAX_NOISE_RATIO
 
 OnSolution = Callable[[LinearSolution], None]
 
@@ -61,7 +61,7 @@ class Posterior(Denoiser):
     def __init__(self, inner: Denoiser, measure: Measurement, y: Tensor) -> None:
         super().__init__()
         self.inner, self.schedule, self.measure, self.y = inner, inner.schedule, measure, y
-        self.far = float(self.schedule.invert(-2 * math.log(MOST_NOISE)))
+        self.far = float(self.schedule.invert(-2 * math.log(MAX_NOISE_RATIO)))
 
     @abstractmethod
     def weigh(self, gap: Tensor, covariance: Callable[[Tensor], Tensor]) -> Tensor:

@@ -31,7 +31,7 @@ PRESETS: dict[str, Spec] = {
 FOLD_SHARE = 0.75  # largest share of the first map's channels that folded pixels may fill
 FINEST_MAP = 16  # the stem folds pixels until the first map has about this width
 COARSEST_MAP = 16  # a preset has resolutions down to this width, where attention is cheap
-MOST_ATTENDED = 4096  # positions of the last map with attention; more would dominate the cost
+MAX_ATTENDED = 4096  # positions of the last map with attention; more would dominate the cost
 WIDEST = 256  # largest width of a resolution added to a preset
 COLOUR_64_MINUTES = 15  # of CPU time above which colour images have 64 pixels a side by default, else 32
 SHORT_SIDE = 32
@@ -110,7 +110,7 @@ def network_for(shape: tuple[int, ...], labels: int, network: str | Spec) -> Spe
         if preset and "widths" not in spec:
             full["widths"] = with_coarser_maps(height, width, full["widths"], full["stem"])
         last = full["stem"] << len(full["widths"]) - 1
-        if preset and "attention" not in {**preset, **spec} and height * width > MOST_ATTENDED * last**2:
+        if preset and "attention" not in {**preset, **spec} and height * width > MAX_ATTENDED * last**2:
             full["attention"] = False
     return full
 

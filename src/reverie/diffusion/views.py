@@ -216,7 +216,7 @@ def _shuffle(n: int, seed: int) -> Tensor:
     return torch.randperm(n, generator=torch.Generator().manual_seed(seed))
 
 
-class Placed:
+class SizedView:
     """A view of images of one size; `back` is its inverse."""
 
     def __init__(self, view: View, height: int, width: int) -> None:
@@ -238,7 +238,7 @@ class Placed:
         return moved if self.sign == 1 else self.sign * moved
 
 
-def check(placed: Placed) -> None:
+def check(placed: SizedView) -> None:
     """Raise an error unless a view is a signed permutation of pixels."""
     places = torch.arange(len(placed.source))
     whole = torch.equal(placed.source.sort().values, places)
@@ -246,7 +246,7 @@ def check(placed: Placed) -> None:
         raise ValueError(f"{type(placed.view).__name__} is not a signed permutation of pixels")
 
 
-def read_views(views: str | Sequence[str], shape: tuple[int, ...]) -> dict[str, Placed]:
+def read_views(views: str | Sequence[str], shape: tuple[int, ...]) -> dict[str, SizedView]:
     """Return the named views by their specs, as in `identity,patches:count=7,seed=3`.  shape: (C, H, W)."""
     if kind_of(shape) != "images":
         raise UserError("views need images, but this run models other data; give a run of images")
@@ -260,7 +260,7 @@ def read_views(views: str | Sequence[str], shape: tuple[int, ...]) -> dict[str, 
         raise UserError(f"cannot read the views {views!r}; separate names by commas, such as identity,rotate180")
     if len(set(named)) < len(named):
         raise UserError(f"the views {', '.join(named)} contain a duplicate; give each once")
-    return {name: Placed(build(VIEWS, name, "view"), shape[1], shape[2]) for name in named}
+    return {name: SizedView(build(VIEWS, name, "view"), shape[1], shape[2]) for name in named}
 
 
 class Illusion(Denoiser):
@@ -271,7 +271,7 @@ class Illusion(Denoiser):
     conds: (V, B) or (V, B, R), or None.
     """
 
-    def __init__(self, inner: Denoiser, views: Sequence[Placed], conds: Tensor | None = None) -> None:
+    def __init__(self, inner: Denoiser, views: Sequence[SizedView], conds: Tensor | None = None) -> None:
         super().__init__()
         self.inner, self.schedule, self.views, self.conds = inner, inner.schedule, tuple(views), conds
 

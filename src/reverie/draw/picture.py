@@ -115,8 +115,8 @@ def check_picture(path: Path) -> Path:
 def save(fig: Figure, path: Path) -> None:
     """Write a figure to a file in the format of its suffix."""
     kind = path.suffix[1:].lower()
-    with atomic(path) as aside:
-        _write_png(fig, aside) if kind == "png" else fig.savefig(aside, format=kind)
+    with atomic(path) as temporary:
+        _write_png(fig, temporary) if kind == "png" else fig.savefig(temporary, format=kind)
 
 
 def axis_limits(points: np.ndarray) -> tuple[float, float]:
@@ -182,12 +182,12 @@ def write_film(path: Path, frames: Iterable[np.ndarray], per_second: int | None 
     per_second = per_second or max(4, min(15, len(shown) // 3))
     height, width = shown[0].shape[:2]
     shown = [frame[: height - height % 2, : width - width % 2] for frame in shown]  # video codecs need even sides
-    with atomic(path) as aside:
+    with atomic(path) as temporary:
         if path.suffix.lower() == ".gif":
             durations = [1000 / per_second] * (len(shown) - 1) + [1000 * hold]
-            aside.write_bytes(iio.imwrite("<bytes>", np.stack(shown), extension=".gif", duration=durations, loop=0))
+            temporary.write_bytes(iio.imwrite("<bytes>", np.stack(shown), extension=".gif", duration=durations, loop=0))
         else:
-            _write_video(aside, np.stack(shown + shown[-1:] * round(hold * per_second)), per_second)
+            _write_video(temporary, np.stack(shown + shown[-1:] * round(hold * per_second)), per_second)
 
 
 def _write_video(path: Path, frames: np.ndarray, per_second: int) -> None:

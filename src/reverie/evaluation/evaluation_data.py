@@ -148,9 +148,9 @@ class EvaluationData:
             return most
         few, clock = self.samples[:TIMED], self.deadline.clock
         self.features.of(few[:1])  # warm-up
-        begun = clock()
+        start = clock()
         self.features.of(few)
-        each = (clock() - begun) / len(few)
+        each = (clock() - start) / len(few)
         possible = int(FEATURE_SHARE * self.deadline.left / max(each, 1e-9)) - len(self.samples)
         return most if possible >= sum(min(len(x), most) for x in (self.train, self.held)) else max(FEWEST, possible // 2)
 

@@ -27,8 +27,8 @@ from reverie.runs.sampling_options import Options
 
 NAME, TITLE = "captions", "Caption accuracy"
 TRAIN_SHARE = 0.8  # of the images with held-out combinations; the rest tests the classifiers
-COMMON, MOST_WORDS = 0.05, 8  # the least share of captions with, and without, a classified word; the most such words
-MOST_CAPTIONS = 512  # with held-out combinations
+COMMON, MAX_WORDS = 0.05, 8  # the least share of captions with, and without, a classified word; the most such words
+MAX_CAPTIONS = 512  # with held-out combinations
 Sets = Mapping[str, tuple[Tensor, Sequence[str]]]  # images (N, C, H, W) in [0, 1] and their captions, by name
 
 
@@ -66,7 +66,7 @@ def attributes_of(data: Dataset) -> tuple[Attribute, ...]:
     total = len(data.conditions.captions)
     common = [word for word, n in counts.items() if COMMON <= n / total <= 1 - COMMON and len(word) > 1]
     common.sort(key=lambda word: (abs(counts[word] / total - 0.5), word))
-    return tuple(Attribute(word, (word,)) for word in common[:MOST_WORDS])
+    return tuple(Attribute(word, (word,)) for word in common[:MAX_WORDS])
 
 
 def _real(train: Dataset, held: Dataset) -> tuple[tuple[Tensor, tuple[str, ...]], tuple[Tensor, tuple[str, ...]]]:
@@ -154,7 +154,7 @@ def captions_section(
         sets: dict[str, tuple[Tensor, Sequence[str]]] = {"seen": (samples, captions)}
         if seen.unseen:
             order = torch.randperm(len(seen.unseen), generator=torch.Generator().manual_seed(seed))
-            unseen = [seen.unseen[int(k)] for k in order[: MOST_CAPTIONS // 4 if quick else MOST_CAPTIONS]]
+            unseen = [seen.unseen[int(k)] for k in order[: MAX_CAPTIONS // 4 if quick else MAX_CAPTIONS]]
             sets["unseen"] = sample_captions(run, unseen, seed + 1, options, on_progress), unseen
         figures = caption_accuracy(classifiers, sets, seed)
     except UserError as error:

@@ -105,7 +105,7 @@ def _trained(spec: CompetitorSpec, data: DataSource, options: Mapping[str, Any],
                 f"{spec.folder} was trained with other settings: {'; '.join(changed)}; choose another folder with --runs"
             )
         if is_finished(spec.folder):
-            screen.say("already trained")
+            screen.notify("already trained")
             return load(spec.folder, device)
         with screen.reading() as bars:
             training = resume(spec.folder, device=device, on_progress=bars, data=None if isinstance(data, str | Path) else data)
@@ -113,7 +113,7 @@ def _trained(spec: CompetitorSpec, data: DataSource, options: Mapping[str, Any],
         with screen.reading() as bars:
             training = prepare(data, spec.folder, family=spec.name, device=device, on_progress=bars, **own)
     for line in training.introduction():
-        screen.say(line)
+        screen.notify(line)
     screen.follow_training(training)
     return training.run
 
@@ -199,10 +199,10 @@ def capabilities_of(run: Run) -> dict[str, str]:
     sampling = f"in {steps:,} steps" if steps > 1 else "in one step"
     if isinstance(run.config.family, FlowSettings) and run.config.family.transform in ("maf", "spline"):
         sampling = "number by number"
-    inpaints = "yes" if "inpaint" in family.can else "no"
-    encodes = "yes" if "encode" in family.can or "invert" in family.can else "no"
+    inpaints = "yes" if "inpaint" in family.capabilities else "no"
+    encodes = "yes" if "encode" in family.capabilities or "invert" in family.capabilities else "no"
     return {"likelihood": likelihood, "sampling": sampling, "inpainting": inpaints, "encoding": encodes,
-            "labels": "yes" if "labels" in family.can else "no",
+            "labels": "yes" if "labels" in family.capabilities else "no",
             "guidance": "yes" if "guidance" in family.options else "no"}  # fmt: skip
 
 
@@ -223,11 +223,11 @@ def train_and_compare(
     truth: bytes | None = None
     again = None if isinstance(data, str | Path) else data  # runs record names and paths, but not data in memory
     for spec in specs:
-        screen.say(f"{spec.name}, in {spec.folder}:")
+        screen.notify(f"{spec.name}, in {spec.folder}:")
         try:
             run = _trained(spec, data, options, screen, device)
             with screen.reading() as bars:
-                found = evaluate_run(run, n, quick=quick, features=features, data=again, say=screen.say, on_progress=bars)
+                found = evaluate_run(run, n, quick=quick, features=features, data=again, notify=screen.notify, on_progress=bars)
                 train, held = find_data(run, POINTS_SHOWN // 2, bars, again)
             shown = samples_sheet(run, held, seed)
             truth = truth or data_sheet(run, held, seed)
@@ -241,7 +241,7 @@ def train_and_compare(
             evaluations.append(found)
             competitors.append(competitor)
             continue
-        screen.say(f"{spec.name} failed: {failures[spec.name]}")
+        screen.notify(f"{spec.name} failed: {failures[spec.name]}")
     if not evaluations:
         raise UserError(f"every family failed; {'; '.join(f'{name}: {why}' for name, why in failures.items())}")
     return Comparison(tuple(evaluations), tuple(competitors), failures, truth)

@@ -235,6 +235,6 @@ def write_page(path: str | Path, title: str, body: str, style: str = "") -> Path
 
 def _written(path: str | Path, text: str) -> Path:
     path = check_report(path)
-    with atomic(path) as aside:
-        aside.write_text(text, encoding="utf-8")
+    with atomic(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     return path

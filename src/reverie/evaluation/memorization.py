@@ -30,7 +30,7 @@ from reverie.draw.picture import (
 from reverie.draw.scatter import limits_of, point_axes
 from reverie.draw.series_plot import lines
 from reverie.evaluation.evaluation_data import EvaluationData, describe_held_out
-from reverie.evaluation.metrics.memory import COPY, SAME, leave_one_out, neighbours
+from reverie.evaluation.metrics.neighbours import COPY, SAME, leave_one_out, neighbours
 from reverie.evaluation.metrics.points import EXACT
 from reverie.evaluation.metrics.sampling_error import Figures, null_variance, sampling_errors
 from reverie.evaluation.report_section import ReportSection

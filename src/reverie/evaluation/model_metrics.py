@@ -71,9 +71,9 @@ def _seconds_of_network(run: Run, clock: Callable[[], float]) -> float:
     short: Options = {"steps": 2}
     sampler, grid = run.sampling(short)
     passes = (sampler.evaluations(grid) or 2 * len(grid)) * (1 if run.autoguidance == 1 else 2)
-    count, begun = min(TIMED, run.batch_size()), clock()
+    count, start = min(TIMED, run.batch_size()), clock()
     run.sample(count, **short)
-    return (clock() - begun) / (count * passes)
+    return (clock() - start) / (count * passes)
 
 
 def model_plan(
@@ -84,7 +84,7 @@ def model_plan(
 
     Families other than diffusion have a likelihood only.  options: of sampling; why: the reason if there are no data.
     """
-    if "sampler" not in run.config.model_family.can:
+    if "sampler" not in run.config.model_family.capabilities:
         return _density_plan(run, m, seed, why)
     network = cache(lambda: _seconds_of_network(run, on_progress.deadline.clock))
     levels = PlannedSection(

@@ -28,7 +28,7 @@ SAMPLES, QUICK = 2048, 256  # the most unseen pairs
 BATCH = 256  # sources per batch
 RANGES = 5  # of the source lengths in training
 SHOWN = 5  # wrong answers in the report
-LEAST_ERROR = 0.5  # answers added to both counts in the standard error, so that it is never 0
+MIN_ERROR = 0.5  # answers added to both counts in the standard error, so that it is never 0
 
 
 def pair_model(run: Run) -> PairModel:
@@ -41,7 +41,7 @@ def pair_model(run: Run) -> PairModel:
 def share_right(right: Sequence[bool]) -> dict[str, Any]:
     """Return the share of right answers with its standard error, which is never 0."""
     n, k = len(right), sum(right)
-    p = (k + LEAST_ERROR) / (n + 2 * LEAST_ERROR)
+    p = (k + MIN_ERROR) / (n + 2 * MIN_ERROR)
     return score(k / n, math.sqrt(p * (1 - p) / n), n=n)
 
 
@@ -89,9 +89,9 @@ def pair_plan(
     order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[:n]
     chosen = held.x.subset(order)
     unseen, longer = list(chosen.pairs()), longer_pairs(run.config.data.source or run.config.data.name, n, seed, longest)
-    begun, worked = time.perf_counter(), time.process_time()
+    start, worked = time.perf_counter(), time.process_time()
     answers = answer_pairs(model, [*unseen, *longer], options, on_progress)
-    each, work = (part / len(answers) for part in (time.perf_counter() - begun, time.process_time() - worked))
+    each, work = (part / len(answers) for part in (time.perf_counter() - start, time.process_time() - worked))
     return [
         PlannedSection(
             "answers", title, lambda: answers_section(title, unseen, longer, answers, longest, (len(train), len(held)))

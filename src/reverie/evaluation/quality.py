@@ -35,7 +35,7 @@ from reverie.nets.lenet import accuracy, features_and_classes
 ENOUGH = 2048  # samples from which the Fréchet distance is the primary metric, instead of KID
 NEIGHBOURS = 5
 CHEAP = 128  # features up to which a Fréchet distance takes negligible time
-MOST_COMPARED = 1000  # data per set for the distances of DISTANCES
+MAX_COMPARED = 1000  # data per set for the distances of DISTANCES
 
 
 def mean_over_pairs(pairs: Sequence[tuple[Tensor, Tensor]], figure: Callable[[Tensor, Tensor], float]) -> tuple[float, float]:
@@ -162,8 +162,8 @@ def distances_section(m: EvaluationData) -> ReportSection:
 
     for name, distance in DISTANCES.items():
         m.on_progress("more distances", len(figures), len(DISTANCES))
-        figures[name] = distance_score(m, to(distance.of), m.limits.resamples // 4, MOST_COMPARED)
-    figures |= {**m.facts(), "compared_count": min(m.compared_count, MOST_COMPARED)}
+        figures[name] = distance_score(m, to(distance.of), m.limits.resamples // 4, MAX_COMPARED)
+    figures |= {**m.facts(), "compared_count": min(m.compared_count, MAX_COMPARED)}
     return ReportSection("distances", "More distances", find_faults("distances", figures), (m.describe_floors(),), figures)
 
 
@@ -171,11 +171,11 @@ def _diversity(m: EvaluationData) -> dict[str, Any]:
     """Return the mean pairwise distance of samples relative to that of training data, with held-out data as the floor."""
     if min(len(m.samples), len(m.train)) < 2:
         return {}
-    truth, error = mean_distance(m.subset(m.train, MOST_COMPARED))
+    truth, error = mean_distance(m.subset(m.train, MAX_COMPARED))
     if not truth:
         return {}
-    ours, varies = mean_distance(m.samples[:MOST_COMPARED])
-    floor, usual = (truth, error) if m.splits_real else mean_distance(m.subset(m.held, MOST_COMPARED))
+    ours, varies = mean_distance(m.samples[:MAX_COMPARED])
+    floor, usual = (truth, error) if m.splits_real else mean_distance(m.subset(m.held, MAX_COMPARED))
     return {"diversity": score(ours / truth, varies / truth, floor / truth, usual / truth)}
 
 

@@ -48,10 +48,10 @@ REPORTED_OPTIONS = (  # reported only where they are set
 )
 
 QUICK_SECONDS = 60.0  # the time limit of --quick
-LEAST_SECONDS = 20.0  # that remain for sampling and measuring, however long reading the data takes
+MIN_SECONDS = 20.0  # that remain for sampling and measuring, however long reading the data takes
 SAMPLING_SHARE = 0.4  # of the time left
 
-Say = Callable[[str], None]
+Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -172,32 +172,32 @@ def _parts(whole: tuple[Dataset, Dataset], label: str | None) -> tuple[Dataset, 
 
 
 def sample_run(
-    run: Run, n: int, say: Say, on_progress: OnProgress, options: Options, deadline: Deadline
+    run: Run, n: int, notify: Notify, on_progress: OnProgress, options: Options, deadline: Deadline
 ) -> tuple[Samples, float, float]:
     """Return n samples, or as many as fit into their share of the time, with the wall and CPU seconds per sample."""
     parts: list[Samples] = []
     count, limit = 0, SAMPLING_SHARE * deadline.left
-    begun, worked = deadline.clock(), time.process_time()
+    start, worked = deadline.clock(), time.process_time()
     for part in run.batches(n, on_progress=on_progress, **options):
         parts.append(part)
         count += len(part)
-        taken = deadline.clock() - begun
+        taken = deadline.clock() - start
         if len(parts) == 1:
             noun = KINDS[run.kind]
             left = taken / count * (n - count)
-            say(f"sampling takes {1e3 * taken / count:.3g} ms {noun}" +
+            notify(f"sampling takes {1e3 * taken / count:.3g} ms {noun}" +
                 (f": {left:.0f} s more for {n:,}" if 1 <= left <= limit else ""))  # fmt: skip
         if count < n and taken * (1 + len(part) / count) > limit:
-            say(f"sampling all {n:,} would take {taken / count * n:.0f} s; {count:,} samples are measured")
+            notify(f"sampling all {n:,} would take {taken / count * n:.0f} s; {count:,} samples are measured")
             break
     labels = [name for part in parts for name in part.labels or ()]
     samples = Samples(np.concatenate([part.x for part in parts]), labels or None, series=run.kind == "series")
-    return samples, (deadline.clock() - begun) / count, (time.process_time() - worked) / count
+    return samples, (deadline.clock() - start) / count, (time.process_time() - worked) / count
 
 
 def evaluate_run(
     run: Run, n: int | None = None, *, quick: bool = False, features: str | Callable[[Tensor], Tensor] | Features = "auto",
-    data: DataSource | None = None, data_dir: str | Path | None = None, say: Say = lambda text: None,
+    data: DataSource | None = None, data_dir: str | Path | None = None, notify: Notify = lambda text: None,
     on_progress: OnProgress = silent, options: Options | None = None, deadline: Deadline | None = None,
 ) -> Evaluation:  # fmt: skip
     """Sample n times from a run (default 2,048, or 512 with quick) and compute all sections that fit before the deadline.
@@ -213,7 +213,7 @@ def evaluate_run(
     n = (pair_metrics.QUICK if quick else pair_metrics.SAMPLES) if n is None and run.kind == "pairs" else n
     n = (QUICK if quick else FULL).samples if n is None else n
     check_count(n)
-    samples_by_steps = "sampler" in run.config.model_family.can
+    samples_by_steps = "sampler" in run.config.model_family.capabilities
     run.sampling(options) if samples_by_steps else run.check_options(options)
     run.condition(options, 1)  # reports wrong options before the data are read
     whole, why = None, ""
@@ -223,14 +223,14 @@ def evaluate_run(
         if data is not None or data_dir is not None or run.config.data.source == MEMORY_SOURCE:
             raise
         why = str(error)
-    deadline.ensure_left(LEAST_SECONDS)
+    deadline.ensure_left(MIN_SECONDS)
     paced, count = PacedProgress(on_progress, deadline), n
     if run.kind == "text":
         plan, each, worked = text_metrics.text_plan(run, whole, why, n, quick, on_progress, options)
     elif run.kind == "pairs":
         plan, each, worked = pair_metrics.pair_plan(run, whole, why, n, on_progress, options)
     else:
-        samples, each, worked = sample_run(run, n, say, on_progress, options, deadline)
+        samples, each, worked = sample_run(run, n, notify, on_progress, options, deadline)
         count = len(samples)
         plan = _plan(run, samples, whole, why, features, quick, options, paced)
     sections, finished = measure_planned(plan, deadline, paced)
@@ -278,7 +278,7 @@ def _conclude(
     counts: numbers of measured and of requested samples; each, worked: wall and CPU seconds per sample.
     """
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
-    samples_by_steps = "sampler" in run.config.model_family.can
+    samples_by_steps = "sampler" in run.config.model_family.capabilities
     flags, verdict = assess(sections)
     if counts[0] < counts[1]:
         verdict.append(f"only {counts[0]:,} of {counts[1]:,} samples fit into the time limit of --quick")

@@ -29,7 +29,7 @@ from reverie.runs.run import Run
 
 NETWORK = "diffusers-unet"
 WEIGHTS, PICKLE = "diffusion_pytorch_model.safetensors", "diffusion_pytorch_model.bin"
-MOST_CONFIG = 2**18  # bytes
+MAX_CONFIG = 2**18  # bytes
 TARGETS = {"epsilon": "eps", "v_prediction": "v", "sample": "x0"}
 SCHEDULES = {"linear": "linear", "scaled_linear": "scaled-linear", "squaredcos_cap_v2": "cosine"}
 WRITTEN = ("model_index.json", "unet/config.json", f"unet/{WEIGHTS}", "scheduler/scheduler_config.json")
@@ -102,7 +102,7 @@ def _read(folder: Path, name: str, kind: type[Any]) -> Any:
     if not path.is_file():
         raise UserError(f"{folder} has no {name}, which a diffusers model must have")
     try:
-        return kind.model_validate(read_json(read_own(folder, name, MOST_CONFIG)))
+        return kind.model_validate(read_json(read_own(folder, name, MAX_CONFIG)))
     except ValidationError as error:
         raise UserError(f"{path} describes a model that cannot be imported: {first_problem(error)}") from None
     except (ValueError, RecursionError) as error:
@@ -216,6 +216,6 @@ def export_diffusers(run: Run, out: Path, overwrite: bool) -> Path:
         pipeline = DDPMPipeline(
             net.unet, DDPMScheduler(**table, prediction_type=names[settings.target], clip_sample=run.diffusion.clips)
         )
-    with atomic_folder(out, lambda name: name in WRITTEN, overwrite) as aside:
-        pipeline.save_pretrained(aside, safe_serialization=True)
+    with atomic_folder(out, lambda name: name in WRITTEN, overwrite) as temporary:
+        pipeline.save_pretrained(temporary, safe_serialization=True)
     return out

@@ -32,7 +32,7 @@ PAGE = Path(__file__).parent / "page"
 WORKER = ("kernel.js", "noise.js", "network.js", "worker.js")  # code of the workers
 SCRIPTS = ("noise.js", "page.js", "paint.js")
 SUPPORTED = (UNet, Transformer, ConditionalMLP, RBF)  # networks that network.js implements
-MOST_BYTES = 200 * 2**20  # of weights; browsers fail with more
+MAX_BYTES = 200 * 2**20  # of weights; browsers fail with more
 # Samplers and numbers of steps that the page offers besides the requested one, and the grid of inpainting (RePaint).
 OFFERED = (("ddim", (5, 10, 20, 40)), ("ddpm", (20, 40, 80)), ("dpm++sde", (12, 20)), ("dpm++2m", (8, 16)))
 PAINTING = {"sampler": "ddpm", "steps": 30, "grid": "zigzag:jump=6,repeats=3"}
@@ -111,8 +111,8 @@ def model_of(parts: ExportParts, options: Options) -> tuple[dict[str, Any], byte
     """Return the facts of a model for the page, and its weights."""
     denoisers = {"strong": parts.model.denoiser} | ({} if parts.weak is None else {"weak": parts.weak})
     tensors, weights = weights_of(denoisers)
-    if len(weights) > MOST_BYTES:
-        raise UserError(f"a page contains at most {MOST_BYTES >> 20} MiB of weights, got {len(weights) >> 20}; export to .onnx")
+    if len(weights) > MAX_BYTES:
+        raise UserError(f"a page contains at most {MAX_BYTES >> 20} MiB of weights, got {len(weights) >> 20}; export to .onnx")
     shape = list(parts.model.shape)
     facts = {
         **parts.facts(options), "network": parts.run.diffusion_settings.network, "tensors": tensors,
@@ -128,8 +128,8 @@ def export_html(run: Run, out: Path, options: Options) -> Path:
     parts = split_run(run, options, "a page")
     check_page_support(parts)
     facts, weights = model_of(parts, options)
-    with atomic(out) as aside:
-        aside.write_text(page_of(facts, weights), encoding="utf-8")
+    with atomic(out) as temporary:
+        temporary.write_text(page_of(facts, weights), encoding="utf-8")
     return out
 
 

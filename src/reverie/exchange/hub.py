@@ -55,16 +55,16 @@ def export_hub(run: Run, out: Path, card: ModelCard, options: Options, overwrite
         raise UserError("--licence must be one short identifier, such as mit or cc-by-4.0")
     config = without_paths(run.config)
     measured = evaluate_run(run, quick=True, options=options) if card.measure else None
-    with atomic_folder(out, lambda name: name in WRITTEN, overwrite) as aside:
-        folder.write_config(aside, config)
-        write_weights(aside, config, run.model)
+    with atomic_folder(out, lambda name: name in WRITTEN, overwrite) as temporary:
+        folder.write_config(temporary, config)
+        write_weights(temporary, config, run.model)
         if run.autoguidance != 1:
-            write_weights(aside, config, run.early(), folder.EARLY_FILE)
+            write_weights(temporary, config, run.early(), folder.EARLY_FILE)
         chosen: Options = {**options}
         if run.label_names:
             chosen["label"] = "all"
-        run.sample(SHOWN if run.kind == "images" else POINTS, **chosen).save(aside / GRID)
-        (aside / CARD).write_text(card_text(run, config, card, measured), encoding="utf-8")
+        run.sample(SHOWN if run.kind == "images" else POINTS, **chosen).save(temporary / GRID)
+        (temporary / CARD).write_text(card_text(run, config, card, measured), encoding="utf-8")
     return out
 
 

@@ -126,8 +126,8 @@ def export_onnx(run: Run, out: Path, options: Options) -> Path:
     inputs = example_inputs(parts)
     program = export_module(Guided(parts), inputs, ["x0", "eps", "sample"])
     program.model.metadata_props[KEY] = json.dumps(facts)
-    with atomic(out) as aside:
-        program.save(str(aside), external_data=False)
+    with atomic(out) as temporary:
+        program.save(str(temporary), external_data=False)
     return out
 
 

@@ -22,7 +22,7 @@ from reverie.diffusion.samplers import Sampler, start, trajectory
 from reverie.diffusion.samplers.onestep import DDPM
 from reverie.diffusion.schedule import Schedule
 
-MOST_EVALUATIONS = 2000
+MAX_EVALUATIONS = 2000
 NEGLIGIBLE = 1e-12  # smaller weights are rounding errors
 
 Terms = tuple[tuple[int, float], ...]  # (index, weight)
@@ -99,8 +99,8 @@ def solver_steps(sampler: Sampler, schedule: Schedule, grid: Tensor) -> list[Sol
     if isinstance(sampler, DDPM) and sampler.variance in ("optimal", "learned"):
         raise UserError(f"the variance {sampler.variance!r} differs between images, so its steps have no table;"
                         " use --sampler ddpm")  # fmt: skip
-    if count > MOST_EVALUATIONS:
-        raise UserError(f"a table has at most {MOST_EVALUATIONS:,} evaluations, got {count:,}; decrease --steps")
+    if count > MAX_EVALUATIONS:
+        raise UserError(f"a table has at most {MAX_EVALUATIONS:,} evaluations, got {count:,}; decrease --steps")
     recorder, noise = _StepRecorder(schedule, count), _UnitNoise(2 * count)
     first = noise.like(torch.zeros(1, 3 * count + 2 * len(grid) + 1, dtype=torch.float64))
     frames = trajectory(recorder, sampler, start(schedule, float(grid[0]), first), grid, noise)

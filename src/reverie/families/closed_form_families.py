@@ -81,7 +81,7 @@ class PCAFamily(FittedFamily[PCASettings]):
 
     name = "pca"
     summary = "Probabilistic PCA (Tipping and Bishop 1999): a linear autoencoder with an exact likelihood."
-    can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
     settings = PCASettings
 
     def density(self, settings: PCASettings, shape: tuple[int, ...], labels: int, levels: int | None) -> Density:

@@ -32,7 +32,7 @@ from reverie.families.model import (
 )
 
 METRIC_DATA = 4096  # data, at most, for held-out metrics
-MOST_NUMBERS = 2**30  # values of all training data
+MAX_NUMBERS = 2**30  # values of all training data
 PIXEL_LEVELS = 256
 
 
@@ -51,7 +51,7 @@ class FittedDensity(FittedModel):
 
     def fit(self, data: Dataset, seed: int) -> Iterator[float]:
         """Fit the density to all data and yield the mean negative log-likelihood after each pass, in nats per dimension."""
-        if len(data) * math.prod(data.shape) > MOST_NUMBERS:
+        if len(data) * math.prod(data.shape) > MAX_NUMBERS:
             raise UserError(f"too many data to fit at once: {len(data):,} of shape {data.shape}; give fewer or smaller data")
         yield from self.density.fit(*data.batch(torch.arange(len(data))), seed)
 
@@ -83,7 +83,7 @@ Settings = TypeVar("Settings", bound=FamilySettings)
 class FittedFamily(Family[Settings]):
     """A family fitted to all data at once, with an exact likelihood."""
 
-    can: ClassVar[frozenset[str]] = frozenset({"labels"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"labels"})
     likelihood: ClassVar[Likelihood] = "exact"
     learns_by_steps: ClassVar[bool] = False
     rounds: ClassVar[int] = 1  # passes over the data, at most

@@ -225,15 +225,15 @@ class FamilyPlan(Generic[Settings]):
 class Family(ABC, Generic[Settings]):
     """A type of model: how to plan, build and use it.
 
-    kinds: kinds of data it takes; default_for: kinds for which it is the default family; can: abilities, by which commands are
-    offered or refused; options: of sampling, with defaults; likelihood: what `log_prob` returns.
+    kinds: kinds of data it takes; default_for: kinds for which it is the default family; capabilities: names that
+    commands require; options: of sampling, with defaults; likelihood: what `log_prob` returns.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     kinds: ClassVar[tuple[Kind, ...]] = ("points", "images")
     default_for: ClassVar[frozenset[Kind]] = frozenset()
-    can: ClassVar[frozenset[str]] = frozenset()
+    capabilities: ClassVar[frozenset[str]] = frozenset()
     options: ClassVar[Mapping[str, Any]] = {}
     likelihood: ClassVar[Likelihood] = "none"
     dequantises: ClassVar[bool] = True  # whether the exact likelihood of images is that of dequantised levels

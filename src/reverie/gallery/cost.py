@@ -52,9 +52,9 @@ def measured(n: int, d: int, layers: int = LAYERS) -> Cost:
     net(x)
     times = []
     for _ in range(REPEATS):
-        begun = time.process_time()
+        start = time.process_time()
         net(x)
-        times.append(time.process_time() - begun)
+        times.append(time.process_time() - start)
     return Cost(n, d, formula(layers, n, d), float(counter.get_total_flops()), min(times))
 
 
@@ -87,7 +87,7 @@ def draw(out: Path) -> list[Path]:
     fig.suptitle("Cost of a transformer: attention is quadratic in n, the rest quadratic in d", fontsize=10, color=INK)
     files = [out / "cost.png", out / "cost.csv"]
     save(fig, files[0])
-    with atomic(files[1]) as aside, aside.open("w", newline="", encoding="utf-8") as file:
+    with atomic(files[1]) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         table = csv.writer(file)
         table.writerow(("n", "d", "formula", "counted", "milliseconds"))
         table.writerows((r.n, r.d, r.formula, r.counted, round(1e3 * r.seconds, 3)) for r in (*over_n, *over_d))

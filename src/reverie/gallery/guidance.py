@@ -30,7 +30,7 @@ from reverie.runs.sampling_options import Options
 
 SCALES = "0,1,2,4,8"
 SHOWN: dict[Kind, int] = {"points": 300, "images": 4}  # data in a cell
-MOST_LABELS, MOST_SCALES = 12, 12
+MAX_LABELS, MAX_SCALES = 12, 12
 LINE = 24  # characters per line of a prompt beside its row
 
 
@@ -49,14 +49,14 @@ def draw(
     check_picture(out)
     run = run if isinstance(run, Run) else load(run, device)
     key: Literal["label", "prompt"] = "label" if prompts is None else "prompt"
-    names: Sequence[str] = run.config.data.labels[:MOST_LABELS] if prompts is None else _prompts(prompts)
+    names: Sequence[str] = run.config.data.labels[:MAX_LABELS] if prompts is None else _prompts(prompts)
     if not names and run.config.data.condition is not None:
         raise UserError(f"the run {run.path} was trained with captions; give --prompts 'a thin seven|a thick seven'")
     if not names:
         raise UserError(f"the run {run.path} was trained without labels, which guidance needs; give another run")
     values = read_numbers(scales, "the scales")
-    if len(values) > MOST_SCALES or max(map(abs, values)) > MAX_GUIDANCE:
-        raise UserError(f"at most {MOST_SCALES} scales between -{MAX_GUIDANCE} and {MAX_GUIDANCE} are allowed, got {scales}")
+    if len(values) > MAX_SCALES or max(map(abs, values)) > MAX_GUIDANCE:
+        raise UserError(f"at most {MAX_SCALES} scales between -{MAX_GUIDANCE} and {MAX_GUIDANCE} are allowed, got {scales}")
     images = run.kind == "images"
     n = SHOWN[run.kind]
     cells = [[run.sample(n, **_option(options, key, name, scale)).x for scale in values] for name in names]
@@ -92,8 +92,8 @@ def draw(
 
 def _prompts(text: str) -> list[str]:
     names = [part.strip() for part in text.split("|")]
-    if not all(names) or len(names) > MOST_LABELS:
-        raise UserError(f"give 1 to {MOST_LABELS} prompts separated by |, got {text[:200]!r}")
+    if not all(names) or len(names) > MAX_LABELS:
+        raise UserError(f"give 1 to {MAX_LABELS} prompts separated by |, got {text[:200]!r}")
     return names
 
 

@@ -18,7 +18,7 @@ from reverie.draw.picture import ACCENT, CYCLE, check_picture, figure, matplotli
 from reverie.runs.learned_schedule import TIMES, log_snr_before_and_after
 from reverie.runs.run import Run, load
 
-ACROSS, MOST_RUNS = 3, 12
+ACROSS, MAX_RUNS = 3, 12
 DASHES = ("-", "--", "-.")  # for schedules beyond the number of colours
 
 
@@ -32,8 +32,8 @@ def curves(schedule: Schedule) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def draw(out: Path, *, runs: Sequence[str | Path | Run] = (), device: str = "auto") -> list[Path]:
     """Draw the figure and return its file."""
     check_picture(out)
-    if len(runs) > MOST_RUNS:
-        raise UserError(f"at most {MOST_RUNS} runs are shown, got {len(runs)}; give fewer")
+    if len(runs) > MAX_RUNS:
+        raise UserError(f"at most {MAX_RUNS} runs are shown, got {len(runs)}; give fewer")
     opened = [run if isinstance(run, Run) else load(run, device) for run in runs]
     rows = 1 + -(-len(opened) // ACROSS)
     fig = figure(13, 4.2 * rows)

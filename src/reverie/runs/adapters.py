@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from reverie.runs.run import Run
 
 ADAPTER_FILE = "adapter.safetensors"
-MOST_WEIGHT = 100.0
+MAX_WEIGHT = 100.0
 
 
 class AdapterFacts(ConfigSection):
@@ -57,8 +57,8 @@ def read_weighted(text: str) -> tuple[Path, float]:
         found = float(weight)
     except ValueError:
         return Path(text), 1.0  # the colon is part of the path
-    if not abs(found) <= MOST_WEIGHT:
-        raise UserError(f"the weight of an adapter must be between -{MOST_WEIGHT:g} and {MOST_WEIGHT:g}, got {weight}")
+    if not abs(found) <= MAX_WEIGHT:
+        raise UserError(f"the weight of an adapter must be between -{MAX_WEIGHT:g} and {MAX_WEIGHT:g}, got {weight}")
     return Path(name), found
 
 

@@ -19,7 +19,7 @@ from reverie.data.time_series import MAX_WINDOW
 from reverie.families import FAMILIES
 from reverie.families.model import Family, FamilySettings, Model
 
-MOST_STEPS, MOST_MINUTES = 10**9, 10**6  # upper limits of a training
+MAX_STEPS, MAX_MINUTES = 10**9, 10**6  # upper limits of a training
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
 # Format 1 had no table [family]: these keys were at the top level, and these in the table [training].
@@ -156,8 +156,8 @@ class TrainingConfig(ConfigSection):
     exact: whether gradients are summed in a fixed order, so that bits do not depend on the number of processes.
     """
 
-    steps: Annotated[int, Field(ge=1, le=MOST_STEPS)] | None = None
-    minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES)] | None = None
+    steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
+    minutes: Annotated[float, Field(gt=0, le=MAX_MINUTES)] | None = None
     batch: Annotated[int, Field(ge=1, le=10**6)] = 512
     optimizer: Literal["adamw", "muon"] = "adamw"
     learning_rate: Annotated[float, Field(gt=0, le=10)] = 5e-3
@@ -247,7 +247,7 @@ class Config(ConfigSection):
     @property
     def label_names(self) -> tuple[str, ...]:
         """The labels for sampling: those of the data, if the family has labels."""
-        return self.data.labels if "labels" in self.model_family.can else ()
+        return self.data.labels if "labels" in self.model_family.capabilities else ()
 
     @property
     def model_family(self) -> Family[Any]:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 ERROR_CURVE_FILE = "spread.json"
 MEASURED, NUMBERS = 128, 8192  # training data for the measurement, at least so many, or data of this total size
-MOST_BYTES = 2**16
+MAX_BYTES = 2**16
 
 Places = Annotated[
     tuple[Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)], ...], Field(min_length=2, max_length=1024)
@@ -75,7 +75,7 @@ def load_error_curve(run: Run) -> ErrorCurve:
     """Return the error curve of a run, from its cache or measured and cached if the folder is writable."""
     file, weights = own_file(run.path, ERROR_CURVE_FILE), _weights(run)
     with suppress(OSError, ValueError):  # missing or damaged
-        cached = ErrorCurveFile.model_validate_json(read_own(run.path, ERROR_CURVE_FILE, MOST_BYTES))
+        cached = ErrorCurveFile.model_validate_json(read_own(run.path, ERROR_CURVE_FILE, MAX_BYTES))
         if cached.weights == weights:
             return cached.curve()
     try:

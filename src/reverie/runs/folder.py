@@ -23,7 +23,7 @@ from reverie.runs.finding import RESCUE, Finding, FindingRow
 from reverie.runs.step import read_row
 
 CONFIG, WEIGHTS_FILE, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
-MOST_CONFIG = 2**22  # bytes; the names of all labels are among them
+MAX_CONFIG = 2**22  # bytes; the names of all labels are among them
 EARLY_FILE = "early.safetensors"  # EMA weights early in training, the weak model of autoguidance
 LONGEST_ROW = 2**16  # bytes of a line of metrics.jsonl
 _warned: set[str] = set()  # warnings of invalid rows, which are read repeatedly
@@ -53,7 +53,7 @@ def read_config(folder: Path) -> Config:
     path = folder / CONFIG
     check_run(folder)
     try:
-        table = read_toml(read_own(folder, CONFIG, MOST_CONFIG))
+        table = read_toml(read_own(folder, CONFIG, MAX_CONFIG))
     except OSError as error:
         raise UserError(f"cannot read {path}: {reason(error)}") from error
     except ValueError as error:  # no TOML, or no text

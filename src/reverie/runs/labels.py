@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from reverie.base.errors import UserError, unknown
 from reverie.diffusion.guidance import check_scale
 
-MOST_PARTS = 64
+MAX_PARTS = 64
 NUMBER = r"\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(?:,\s*|$)"
 WEIGHT = re.compile(NUMBER, re.IGNORECASE)
 PART = re.compile(rf"(.+?):{NUMBER}", re.IGNORECASE | re.DOTALL)
@@ -39,8 +39,8 @@ def read_label(label: str, names: Sequence[str]) -> Composition:
         raise unknown(label, (*names, "all"), "label")
     if wrong := [name for name, _ in parts if name not in names]:
         raise unknown(wrong[0], names, "label")
-    if len(parts) > MOST_PARTS:
-        raise UserError(f"at most {MOST_PARTS} labels can be composed, got {len(parts)}")
+    if len(parts) > MAX_PARTS:
+        raise UserError(f"at most {MAX_PARTS} labels can be composed, got {len(parts)}")
     weights = tuple(check_scale(weight, f"the weight of {name!r}") for name, weight in parts)
     return Composition(tuple(names.index(name) for name, _ in parts), weights)
 

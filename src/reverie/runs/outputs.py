@@ -17,7 +17,7 @@ from reverie.base.errors import UserError
 from reverie.base.files import atomic, intended_name, make_folder, own_file, read_own, remove_empty
 
 MANIFEST = ".reverie.json"
-MOST_MANIFEST = 2**16  # bytes
+MAX_MANIFEST = 2**16  # bytes
 NUMBERED = re.compile(r"([0-9]{1,20})\.png")
 
 Named = Literal["labels.csv", "points.npy", "points.labels.csv", "picture.png", "sheet.png"]
@@ -61,7 +61,7 @@ def for_images(n: int, request: str | None = None) -> Manifest:
 def read_manifest(folder: Path) -> Manifest:
     """Return the manifest of a folder; empty if there is no valid one."""
     try:
-        return Manifest.model_validate_json(read_own(folder, MANIFEST, MOST_MANIFEST))
+        return Manifest.model_validate_json(read_own(folder, MANIFEST, MAX_MANIFEST))
     except (OSError, UserError, UnicodeDecodeError, ValidationError):
         return Manifest(named=())
 

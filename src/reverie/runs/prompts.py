@@ -17,7 +17,7 @@ from reverie.base.errors import ReverieWarning, UserError
 from reverie.data.conditions import MAX_CAPTION_LENGTH, ConditionForm
 from reverie.data.single_image import read_picture
 from reverie.diffusion.guidance import check_scale
-from reverie.runs.labels import MOST_PARTS
+from reverie.runs.labels import MAX_PARTS
 
 NEGATIVE_GUIDANCE = 2.0  # the default guidance scale with a negative prompt
 PART = re.compile(r"\s*(.+?)::\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(?:,\s*|$)", re.IGNORECASE | re.DOTALL)
@@ -35,8 +35,8 @@ def read_prompt(text: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
             raise UserError(f"cannot parse the prompt {text[:200]!r}; weight its parts like 'a seven::1.5, slanted::-0.5'")
         parts.append((found[1].strip(), float(found[2])))
         rest = rest[found.end() :]
-    if len(parts) > MOST_PARTS:
-        raise UserError(f"at most {MOST_PARTS} prompts can be composed, got {len(parts)}")
+    if len(parts) > MAX_PARTS:
+        raise UserError(f"at most {MAX_PARTS} prompts can be composed, got {len(parts)}")
     weights = tuple(check_scale(weight, f"the weight of {part[:60]!r}") for part, weight in parts)
     return tuple(part for part, _ in parts), weights
 

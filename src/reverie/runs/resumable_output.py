@@ -134,8 +134,8 @@ def _put(batch: Samples, start: int, folder: Path, manifest: Manifest, done: np.
         if not done[k]:
             with atomic(
                 own_file(folder, manifest.name(k)), flushed=False
-            ) as aside:  # `finished_images` detects truncated files
-                Image.fromarray(to_bytes(image)).save(aside)
+            ) as temporary:  # `finished_images` detects truncated files
+                Image.fromarray(to_bytes(image)).save(temporary)
             done[k] = True
 
 

@@ -50,7 +50,7 @@ from reverie.runs.trained import TrainedRun
 from reverie.runs.weights import read_weights
 
 BATCH_VALUES = 2**17  # size of a sampled batch, or of its latents; larger batches than 64 of 28 x 28 are not faster
-MOST_HELD = 8  # largest number of tokens that are buffered until they form complete characters
+MAX_HELD = 8  # largest number of tokens that are buffered until they form complete characters
 
 
 def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
@@ -307,7 +307,7 @@ class Run(TrainedRun):
             token = int(frame.x0[0, -1])
             held.append(token)
             piece = model.tokenizer.decode(k for k in held if k >= 0)
-            whole = not piece.endswith("\ufffd") or len(held) > MOST_HELD
+            whole = not piece.endswith("\ufffd") or len(held) > MAX_HELD
             if whole or frame.i + 1 == frame.of:
                 piece, held = piece[: length - done], []
                 done += len(piece)

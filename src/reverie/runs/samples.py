@@ -162,16 +162,19 @@ class Samples:
         check_kind(path, self.kind)
         match kind:
             case ".txt":
-                with atomic(path) as aside:
-                    aside.write_bytes((BETWEEN.join(self.texts) + "\n").encode("utf-8", "backslashreplace"))
+                with atomic(path) as temporary:
+                    temporary.write_bytes((BETWEEN.join(self.texts) + "\n").encode("utf-8", "backslashreplace"))
             case ".csv":
-                with atomic(path) as aside, aside.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+                with (
+                    atomic(path) as temporary,
+                    temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+                ):
                     csv.writer(file).writerows([("source", "target"), *self.pairs] if self.paired else self.rows())
             case ".npy":
                 return write([self], len(self), path, overwrite)
             case ".png":
-                with atomic(path) as aside:
-                    aside.write_bytes(self.picture())
+                with atomic(path) as temporary:
+                    temporary.write_bytes(self.picture())
             case ".gif" | ".mp4":
                 if not self.film:
                     raise UserError(f"cannot write the film {path}: the frames are missing; sample with film=True")

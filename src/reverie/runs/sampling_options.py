@@ -10,7 +10,7 @@ import numpy as np
 
 from reverie.base.errors import UserError
 
-MOST_SAMPLES, MOST_FIRST = 10_000_000, 10**12
+MAX_SAMPLES, MAX_FIRST = 10_000_000, 10**12
 
 
 class Options(TypedDict, total=False):
@@ -51,11 +51,11 @@ class Options(TypedDict, total=False):
 
 def check_count(n: int) -> None:
     """Refuse an invalid number of samples."""
-    if not isinstance(n, int) or not 1 <= n <= MOST_SAMPLES:
-        raise UserError(f"the number of samples must be an integer from 1 to {MOST_SAMPLES:,}, got {n}")
+    if not isinstance(n, int) or not 1 <= n <= MAX_SAMPLES:
+        raise UserError(f"the number of samples must be an integer from 1 to {MAX_SAMPLES:,}, got {n}")
 
 
 def check_first(first: int) -> None:
     """Refuse an invalid index of the first sample."""
-    if not isinstance(first, int) or not 0 <= first < MOST_FIRST:
-        raise UserError(f"the index of the first sample must be an integer from 0 to {MOST_FIRST:,}, got {first}")
+    if not isinstance(first, int) or not 0 <= first < MAX_FIRST:
+        raise UserError(f"the index of the first sample must be an integer from 0 to {MAX_FIRST:,}, got {first}")

@@ -91,7 +91,7 @@ class Screen:
         self.console = Console(stderr=True, highlight=False)
         self.is_verbose = not quiet and not as_json
 
-    def say(self, text: str) -> None:
+    def notify(self, text: str) -> None:
         """Print a line on standard error."""
         if self.is_verbose:
             print(visible(text, lines=True), file=sys.stderr)
@@ -136,7 +136,7 @@ class Screen:
                     note = f"finishing {done + 1}/{of}: {what}, {format_duration(left)} left"
                     bar.update(task, completed=done / of, note=note)
                     if bar.disable and left > FINISHING:
-                        self.say(note)
+                        self.notify(note)
 
                 budget.notify = lambda line: bar.console.print(visible(line), markup=False) if self.is_verbose else None
                 budget.on_stage = finishing
@@ -154,7 +154,7 @@ class Screen:
                 bar.update(task, completed=step.fraction, note=note)
                 if bar.disable and (time.monotonic() - logged > EVERY or (step.fraction >= 1 and step.seconds > EVERY)):
                     logged = time.monotonic()
-                    self.say(f"{step.fraction:4.0%} {note}")
+                    self.notify(f"{step.fraction:4.0%} {note}")
         return step
 
     @contextmanager
@@ -169,13 +169,13 @@ class Screen:
                 now = time.monotonic()
                 if what not in tasks:
                     tasks[what] = bar.add_task(what, total=of, note=""), now
-                task, begun = tasks[what]
-                left = (now - begun) / done * (of - done) if done else 0.0
+                task, start = tasks[what]
+                left = (now - start) / done * (of - done) if done else 0.0
                 note = f"{done:,}/{of:,}" + (f", {format_duration(left)} left" if left >= 1 else "")
                 bar.update(task, completed=done, note=note)
                 if bar.disable and now - logged > EVERY:
                     logged = now
-                    self.say(f"{what}: {note}")
+                    self.notify(f"{what}: {note}")
 
             yield update
 

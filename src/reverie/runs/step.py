@@ -13,7 +13,7 @@ from reverie.base.units import Unit
 from reverie.families.diffusion.noise_levels import T_RANGES
 from reverie.runs.finding import Finding, FindingRow
 
-MOST_I = 10**12  # upper limit of the steps of a run
+MAX_I = 10**12  # upper limit of the steps of a run
 Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # the range of float32
 Levels = Annotated[list[Number], Field(min_length=T_RANGES, max_length=T_RANGES)]
 
@@ -99,7 +99,7 @@ class StepRow(BaseModel):
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False)
 
-    i: int = Field(ge=0, le=MOST_I)
+    i: int = Field(ge=0, le=MAX_I)
     fraction: float = Field(ge=0, le=1)
     seconds: float = Field(ge=0, le=1e12)
     loss: Number

@@ -1,4 +1,4 @@
-"""A trained model with its folder: its abilities, options and conditions."""
+"""A trained model with its folder: its capabilities, options and conditions."""
 
 from __future__ import annotations
 
@@ -73,19 +73,19 @@ class TrainedRun:
         """The settings of a diffusion model."""
         return settings_of(self.config.family)
 
-    def require(self, ability: str) -> None:
-        """Refuse an ability that the family of the run lacks."""
-        if ability not in self.config.model_family.can:
-            raise self.unsupported(ability)
+    def require(self, capability: str) -> None:
+        """Refuse an capability that the family of the run lacks."""
+        if capability not in self.config.model_family.capabilities:
+            raise self.unsupported(capability)
 
-    def unsupported(self, ability: str, what: str | None = None) -> UserError:
-        """Return the error for an ability that the family lacks, with the families that have it.
+    def unsupported(self, capability: str, what: str | None = None) -> UserError:
+        """Return the error for an capability that the family lacks, with the families that have it.
 
-        what: the name of the ability in the message.
+        what: the name of the capability in the message.
         """
-        able = ", ".join(name for name, family in FAMILIES.items() if ability in family.can) or "diffusion"
+        able = ", ".join(name for name, family in FAMILIES.items() if capability in family.capabilities) or "diffusion"
         return UserError(
-            f"{self.path} is a run of the family {self.config.family.name}, which cannot {what or ability};"
+            f"{self.path} is a run of the family {self.config.family.name}, which cannot {what or capability};"
             f" families that can: {able}"
         )
 
@@ -96,7 +96,7 @@ class TrainedRun:
         if wrong := sorted(set(options) - set(known)):
             raise unknown(wrong[0], Options.__annotations__, "option of sampling")
         mine = self.config.model_family.options
-        if "captions" in self.config.model_family.can:  # which `condition` reads
+        if "captions" in self.config.model_family.capabilities:  # which `condition` reads
             every.pop("prompt")
         for key, value in options.items():
             if key in every and key in TEXT_OPTIONS and key in mine and self.kind not in WRITTEN and value != TEXT_OPTIONS[key]:

@@ -52,8 +52,8 @@ def _write_folder(batches: Iterable[Samples], n: int, folder: Path, overwrite: b
             for batch in chain(first, rest):
                 for k, image in enumerate(batch.x):
                     path = folder / manifest.name(len(files))
-                    with atomic(path) as aside:
-                        Image.fromarray(to_bytes(image)).save(aside)
+                    with atomic(path) as temporary:
+                        Image.fromarray(to_bytes(image)).save(temporary)
                     files.append(path)
                     labels += batch.labels[k : k + 1] if batch.labels is not None else ()
             _check_count(len(files), n)
@@ -71,9 +71,9 @@ def _write_folder(batches: Iterable[Samples], n: int, folder: Path, overwrite: b
 def _write_array(batches: Iterable[Samples], n: int, path: Path) -> list[Path]:
     labels: list[str] = []
     done, kept = 0, _free_name(path.with_suffix(".partial.npy"))
-    with atomic(path) as aside:
+    with atomic(path) as temporary:
         try:
-            with aside.open("wb") as array:
+            with temporary.open("wb") as array:
                 for batch in batches:
                     if not done:
                         shape = batch.x.shape[1:]
@@ -85,11 +85,11 @@ def _write_array(batches: Iterable[Samples], n: int, path: Path) -> list[Path]:
         except KeyboardInterrupt:
             if not done:
                 raise Interrupted("no sample was finished") from None
-            with aside.open("rb+") as array:
+            with temporary.open("rb+") as array:
                 _write_header(array, (done, *shape))
                 array.truncate(begin + 4 * done * math.prod(shape))
             with atomic(kept) as place:
-                aside.replace(place)
+                temporary.replace(place)
             _write_labels(labels[:done], labels_of(kept))
             raise Interrupted(f"the first {done:,} of {n:,} samples are in {kept}") from None
         _check_count(done, n)
@@ -123,7 +123,7 @@ def write_label_rows(labels: Iterable[tuple[int, str]], path: Path) -> list[Path
     if not (first := list(islice(rest, 1))):
         path.unlink(missing_ok=True)
         return []
-    with atomic(path) as aside, aside.open("w", newline="", encoding="utf-8") as file:
+    with atomic(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         rows = csv.writer(file)
         rows.writerow(("index", "label"))
         rows.writerows((k, as_text(label)) for k, label in chain(first, rest))

@@ -33,7 +33,7 @@ from reverie.steering.edit_results import Edits, Inversion
 
 INVERTIBLE = ("ddim", "heun")
 DEFAULT_INVERSION = ("heun", 50, "uniform")
-MOST_STRENGTHS, MOST_EDITS, MOST_FRAMES = 32, 64, 1000
+MAX_STRENGTHS, MAX_EDITS, MAX_FRAMES = 32, 64, 1000
 
 
 def image_shape(run: Run) -> Shape:
@@ -61,8 +61,8 @@ def check_strengths(strength: str | float | Sequence[float], t_min: float) -> tu
             raise UserError(f"a strength must be above 0 (the image itself) and at most 1 (a new image), got {value:g}")
         if value <= t_min:
             raise UserError(f"a strength must be above t_min = {t_min:g} of the schedule, got {value:g}")
-    if len(strengths) > MOST_STRENGTHS:
-        raise UserError(f"at most {MOST_STRENGTHS} strengths fit on a sheet, got {len(strengths)}")
+    if len(strengths) > MAX_STRENGTHS:
+        raise UserError(f"at most {MAX_STRENGTHS} strengths fit on a sheet, got {len(strengths)}")
     return strengths
 
 
@@ -82,8 +82,8 @@ def edit(
     run.require("edit")
     origin = encode_image(run, image)
     strengths = check_strengths(strength, run.diffusion.denoiser.schedule.t_min)
-    if n > MOST_EDITS:
-        raise UserError(f"at most {MOST_EDITS} edits fit on a sheet, got {n}; use other seeds for more")
+    if n > MAX_EDITS:
+        raise UserError(f"at most {MAX_EDITS} edits fit on a sheet, got {n}; use other seeds for more")
     request = run.unconditional_by_default(options)
     _, steps, spacing = run.chosen_sampling(request, steered=True)
     results = []
@@ -267,8 +267,8 @@ def interpolate(
     """
     run.require("interpolate")
     image_shape(run)
-    if not 2 <= frames <= MOST_FRAMES:
-        raise UserError(f"--frames must be from 2 to {MOST_FRAMES:,}, got {frames}")
+    if not 2 <= frames <= MAX_FRAMES:
+        raise UserError(f"--frames must be from 2 to {MAX_FRAMES:,}, got {frames}")
     sampler, grid = inversion_sampler(run, options)
     (a, clusters_a), (b, clusters_b) = (_end(run, which, options) for which in (begin, end))
     share = torch.linspace(0, 1, frames, dtype=torch.float64)

@@ -18,7 +18,7 @@ from reverie.base.files import atomic, write_array
 from reverie.base.progress import OnProgress
 from reverie.diffusion.condition import NULL
 from reverie.diffusion.denoiser import Denoiser
-from reverie.diffusion.views import Illusion, Placed, read_views
+from reverie.diffusion.views import Illusion, SizedView, read_views
 from reverie.draw.lettering import strip, wrap
 from reverie.draw.picture import HEADING, coloured, to_bytes, with_heading, write_film
 from reverie.runs.labels import read_labels
@@ -42,7 +42,7 @@ class Illusions:
     """Pictures and their views.  x: (N, H, W) or (N, H, W, C) in [0, 1]; titles: the condition of each view."""
 
     x: np.ndarray
-    views: Sequence[Placed]
+    views: Sequence[SizedView]
     titles: Sequence[str]
 
     def __len__(self) -> int:
@@ -91,8 +91,8 @@ class Illusions:
         path = check_suffix(path, SUFFIXES)
         match path.suffix.lower():
             case ".png":
-                with atomic(path) as aside:
-                    Image.fromarray(self.sheet()).save(aside, format="png")
+                with atomic(path) as temporary:
+                    Image.fromarray(self.sheet()).save(temporary, format="png")
             case ".npy":
                 write_array(path, self.x)
             case _:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from PIL import Image, ImageDraw
 
-from reverie.diffusion.views import Identity, InnerCircle, Placed
+from reverie.diffusion.views import Identity, InnerCircle, SizedView
 from reverie.draw.picture import to_bytes
 
 
-def interpolate_views(x: np.ndarray, start: Placed, end: Placed, share: float, factor: int) -> np.ndarray:
+def interpolate_views(x: np.ndarray, start: SizedView, end: SizedView, share: float, factor: int) -> np.ndarray:
     """Return pictures between two views, enlarged by an integer factor.
 
     x: (N, H, W, C) in [0, 1]; share: how far, 0 to 1; returns (N, H', W', 3) uint8.
@@ -22,7 +22,7 @@ def interpolate_views(x: np.ndarray, start: Placed, end: Placed, share: float, f
     return np.stack([_turned(image, turn * share, whole) for image in _moved(colour, start, start, 0.0, factor)])
 
 
-def _turn(start: Placed, end: Placed) -> float | None:
+def _turn(start: SizedView, end: SizedView) -> float | None:
     """Return the angle in degrees by which the picture, or its inner circle, turns, or None if the views differ otherwise."""
     a, b = start.view, end.view
     if a.turn is not None and b.turn is not None:
@@ -50,7 +50,7 @@ def _turned(image: np.ndarray, degrees: float, whole: bool) -> np.ndarray:
     return np.asarray(page)
 
 
-def _moved(x: np.ndarray, start: Placed, end: Placed, share: float, factor: int) -> np.ndarray:
+def _moved(x: np.ndarray, start: SizedView, end: SizedView, share: float, factor: int) -> np.ndarray:
     """Return pictures with every pixel a share of the straight line from its place in one view to that in another."""
     count, height, width = x.shape[:3]
     places = np.stack([start.inverse.numpy(), end.inverse.numpy()]).astype(np.float64)

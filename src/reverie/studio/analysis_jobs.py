@@ -26,7 +26,7 @@ def evaluate(open_runs: OpenRuns, job: Job, request: EvaluateRequest) -> dict[st
         run = open_runs.run(key)
         job.send("run", {"name": open_runs.library.run(key).name})
         reports.append(api.evaluate(
-            run, request.n, quick=True, on_progress=job.progress, say=lambda _: job.check(),
+            run, request.n, quick=True, on_progress=job.progress, notify=lambda _: job.check(),
             seconds=None if len(request.runs) == 1 else math.inf,
         ))  # fmt: skip
     paths = [open_runs.library.display_path(open_runs.run(key).path) for key in request.runs]

@@ -105,8 +105,8 @@ def _data_overview(run: Path) -> dict[str, Any]:
         config = api.read_config(run)
     except UserError:
         return {}
-    abilities = sorted(config.model_family.can)
-    return {"kind": config.data.kind, "shape": config.data.shape, "classes": len(config.data.labels), "abilities": abilities}
+    capabilities = sorted(config.model_family.capabilities)
+    return {"kind": config.data.kind, "shape": config.data.shape, "classes": len(config.data.labels), "abilities": capabilities}
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

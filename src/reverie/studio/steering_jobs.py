@@ -51,9 +51,9 @@ def upload(open_runs: OpenRuns, job: Job, request: UploadRequest) -> dict[str, A
     return {"id": key, "image": png_url(to_uint8(_channels_last(x)))}
 
 
-def _inputs(open_runs: OpenRuns, request: ImageRequest, ability: str) -> tuple[api.Run, np.ndarray]:
+def _inputs(open_runs: OpenRuns, request: ImageRequest, capability: str) -> tuple[api.Run, np.ndarray]:
     run = open_runs.run(request.run)
-    run.require(ability)
+    run.require(capability)
     return run, open_runs.image(request.image, run)
 
 

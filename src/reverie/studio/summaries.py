@@ -72,7 +72,7 @@ class Summaries:
         return started.run if started is not None else self.library.run(key)
 
     def run(self, key: str) -> dict[str, Any]:
-        """Return the details of a run: its data, its abilities, its options with defaults, and its progress."""
+        """Return the details of a run: its data, its capabilities, its options with defaults, and its progress."""
         run = self.known_run(key)
         if not (run.path / "config.toml").exists():
             return {**_name(run), "preparing": True, **self.trainings.state(run)}
@@ -84,7 +84,7 @@ class Summaries:
             "kind": data.kind, "shape": data.shape, "labels": config.label_names, "label_counts": data.label_counts,
             "columns": data.columns,
             "has_captions": data.condition is not None and data.condition.length > 0,
-            "abilities": sorted(family.can), "options": sorted(family.options), "likelihood": family.likelihood,
+            "abilities": sorted(family.capabilities), "options": sorted(family.options), "likelihood": family.likelihood,
             "measure": family.held_out_measure(config.family), "fingerprint": data.fingerprint or data.name,
             "family": config.family.name, "settings": settings, "training_settings": dict(config.training),
             "learns_by_steps": family.learns_by_steps, "path": str(self.library.display_path(run.path)),

@@ -21,16 +21,16 @@ from reverie.training.diagnosis import held_out_decrease
 
 EARLY = 1 / 8  # fraction of a training at which its weights are stored as the weak model of autoguidance
 DRAWN, DATA = 32, 2048  # number of samples, for a length in steps, and of data for comparison
-A_MINUTE, FEWEST_DRAWN, MOST_DRAWN = 6.4, 16, 64  # samples per minute of a training, with limits
+A_MINUTE, MIN_DRAWN, MAX_DRAWN = 6.4, 16, 64  # samples per minute of a training, with limits
 SMALL, MANY_DRAWN = 1024, 128  # image size up to which more samples are affordable, and how many
 SHARP = 0.95  # detail of samples, relative to the data, from which they need no guidance
 TRIED = (2.0, 2.5, 3.0)  # scales that are tried in turn until samples have the detail of the data
-# Least scales of autoguidance, measured on MNIST (experiments/sampling.md): LEAST_GUIDED where the held-out loss still fell by
-# UNFINISHED in the second half of the training, and LEAST_UNCONDITIONAL without labels, captions or clusters, where a model
+# Least scales of autoguidance, measured on MNIST (experiments/sampling.md): MIN_GUIDED where the held-out loss still fell by
+# UNFINISHED in the second half of the training, and MIN_UNCONDITIONAL without labels, captions or clusters, where a model
 # mixes classes.
-UNFINISHED, LEAST_GUIDED, LEAST_UNCONDITIONAL = 0.045, 1.2, 2.0
+UNFINISHED, MIN_GUIDED, MIN_UNCONDITIONAL = 0.045, 1.2, 2.0
 GUIDED = 2.0  # evaluations of guided samples, relative to unguided ones
-MOST_TIME = 0.1  # share of a training in minutes after which no further scale is tried
+MAX_TIME = 0.1  # share of a training in minutes after which no further scale is tried
 ROUGH = 1.2  # detail of samples, relative to the data, from which they are too sharp
 EDGE, OTHER = 0.01, 0.1  # distance from black or white that counts as such, and tolerated color difference, of the range
 FEWEST = 200  # least steps of a run for a useful weak model
@@ -60,10 +60,10 @@ def has_color_shift(samples: Tensor, plain: Tensor, data: Tensor) -> bool:
 def minimum_guidance(run: Run) -> float:
     """Return the least scale of autoguidance; 1 is none."""
     if not run.conditional and run.diffusion.clusters is None:
-        return LEAST_UNCONDITIONAL
+        return MIN_UNCONDITIONAL
     rows = [row for row in folder.read_metrics(run.path) if row.get("held_out") is not None]
     fall = held_out_decrease(rows) if rows else None
-    return LEAST_GUIDED if fall is not None and rows[-1].get("unit") is None and fall[1] > UNFINISHED else 1.0
+    return MIN_GUIDED if fall is not None and rows[-1].get("unit") is None and fall[1] > UNFINISHED else 1.0
 
 
 def choose_autoguidance(run: Run, train: Dataset, steps: int, stage: Deadline | None = None) -> float:
@@ -80,7 +80,7 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int, stage: Deadline | 
         return 1.0
     x, labels = train.batch(torch.arange(min(DATA, len(train))))
     minutes = run.config.training.minutes
-    drawn = DRAWN if minutes is None else min(MOST_DRAWN, max(FEWEST_DRAWN, round(A_MINUTE * minutes)))
+    drawn = DRAWN if minutes is None else min(MAX_DRAWN, max(MIN_DRAWN, round(A_MINUTE * minutes)))
     if minutes is not None and math.prod(train.shape) <= SMALL:
         drawn = MANY_DRAWN
     fine, sample_labels = detail(x), run.labels(None, drawn, 0)
@@ -95,7 +95,7 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int, stage: Deadline | 
         return images, float(detail(images).mean()) / max(wanted, 1e-12)
 
     stage = stage or Deadline()
-    longest = math.inf if minutes is None else MOST_TIME * 60 * minutes
+    longest = math.inf if minutes is None else MAX_TIME * 60 * minutes
     plain, sharp = sample(1.0)
     price = GUIDED * stage.elapsed
 

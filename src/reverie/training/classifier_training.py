@@ -33,7 +33,7 @@ MINUTES = 2.0  # default length
 BATCH, RATE, DECAY, WARMUP, EMA_SHARE = 128, 2e-3, 0.01, 0.02, 0.05
 REPORTS, CLOCK = 100, 0.5  # number of reports, and least seconds between them
 ACCURACY_TIMES = (0.05, 0.25, 0.5, 0.75, 0.95)  # times at which the accuracy is measured
-MOST_HELD_OUT = 2000
+MAX_HELD_OUT = 2000
 
 
 class ClassifierTraining:
@@ -87,7 +87,7 @@ class ClassifierTraining:
             self.accuracy = self.measure(average.model)
             facts = ClassifierFacts(
                 fingerprint=self.run.config.data.fingerprint, steps=last.i, seconds=last.seconds, seed=self.seed,
-                held_out=min(len(self.held_out), MOST_HELD_OUT), accuracy=self.accuracy,
+                held_out=min(len(self.held_out), MAX_HELD_OUT), accuracy=self.accuracy,
             )  # fmt: skip
             self.path = write_classifier(self.run.path, average.model, facts)
         if stop():
@@ -134,7 +134,7 @@ class ClassifierTraining:
     def measure(self, classifier: Classifier) -> dict[str, float]:
         """Return the accuracy on held-out data at each of ACCURACY_TIMES."""
         device, right = device_of(classifier), dict.fromkeys(map(str, ACCURACY_TIMES), 0)
-        chosen = torch.arange(min(len(self.held_out), MOST_HELD_OUT))
+        chosen = torch.arange(min(len(self.held_out), MAX_HELD_OUT))
         random = torch.Generator().manual_seed(mix_seed(self.seed, -(2**40)))
         for part in chosen.split(500):
             x, labels = self.held_out.batch(part)

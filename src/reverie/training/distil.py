@@ -55,7 +55,7 @@ FEWEST = 64  # least batch size: the distance of smaller batches is too noisy
 DRAWN = 4096  # samples of a guided teacher for training its student
 CLASSIFIERS = 3  # number of classifiers whose features students are compared in
 CLASSIFIERS_SHARE, DRAWN_SHARE = 0.2, 0.2  # upper limits of the time for training them, and for sampling the teacher
-FEWEST_DRAWN = 64  # least number of samples of a guided teacher
+MIN_DRAWN = 64  # least number of samples of a guided teacher
 RIGHT = 0.95  # least held-out accuracy of a classifier whose features are used
 
 
@@ -88,11 +88,11 @@ def sample_teacher(
 ) -> Dataset:  # fmt: skip
     """Return samples of a guided run as a labelled dataset; equal for equal seeds.
 
-    deadline: ends sampling early, after at least FEWEST_DRAWN samples.
+    deadline: ends sampling early, after at least MIN_DRAWN samples.
     """
     known, size, parts, made = run.config.data, run.batch_size(), list[Tensor](), 0
     deadline = deadline or Deadline()
-    while made < count and (made < FEWEST_DRAWN or deadline.elapsed * size < deadline.left * made):
+    while made < count and (made < MIN_DRAWN or deadline.elapsed * size < deadline.left * made):
         *_, last = run.frames(min(size, count - made), made, guidance=guidance, seed=seed)
         parts.append(run.model.decode(last.x0).float().cpu())
         made = min(made + size, count)

@@ -30,7 +30,7 @@ PREVIEW = "last preview"  # the stage after the last step
 LAST_SHARE = 0.1  # upper limit of the training time for the last preview
 PREVIEW_SHARE = 0.03  # upper limit of the training time for previews
 CHECKED_DATA = 512  # training data for the checks
-LEAST_SIZE = 0.01  # root mean square of weights, at least, to which their change is relative
+MIN_SIZE = 0.01  # root mean square of weights, at least, to which their change is relative
 
 
 def network_info(run: Run, data: Tensor) -> NetworkInfo:
@@ -66,7 +66,7 @@ class Doctor:
 
         def moved(p: Tensor, first: Tensor) -> float:
             root = p.numel() ** 0.5
-            return float((p.detach().cpu() - first).norm() / first.norm().clamp_min(LEAST_SIZE * root))
+            return float((p.detach().cpu() - first).norm() / first.norm().clamp_min(MIN_SIZE * root))
 
         now = dict(self.training.learner.model.named_parameters())
         return {name: moved(now[name], first) for name, first in self.first.items()}

@@ -29,7 +29,7 @@ CONDITIONING = f"{NETWORK_PREFIX}told.weight"  # keys of state dicts
 BIAS = f"{NETWORK_PREFIX}tell.2.bias"  # keys of state dicts
 EXAMPLES = "examples"  # conditions of the training data, taken from the new data
 CENTRES, COUNTS = f"{CLUSTERS_PREFIX}centres", f"{CLUSTERS_PREFIX}counts"
-LEAST_FITTING = 0.5  # least share of the weights that fit
+MIN_FITTING = 0.5  # least share of the weights that fit
 RATE = 0.5  # learning rate relative to the default
 FOR_LORA = {"optimizer": "adamw", "learning_rate": 4e-3}  # the factors are small and start at zero, so they may change fast
 SHOWN = 6  # largest number of listed names
@@ -38,7 +38,7 @@ SHOWN = 6  # largest number of listed names
 def open_start(path: str | Path, family: Family[Any]) -> Run:
     """Open the run with the initial weights; refuse other families, and families whose weights cannot be transferred."""
     run = load(path, "cpu")
-    if "start" not in family.can:
+    if "start" not in family.capabilities:
         why = "sets its own initial weights" if family.learns_by_steps else "is fitted without steps"
         raise UserError(f"the family {family.name} {why} and cannot start from a run; omit --from")
     if run.config.family.name != family.name:
@@ -126,7 +126,7 @@ def transfer(run: Run, model: Model, config: Config, train: Dataset) -> tuple[st
     special = {LABELS, CONDITIONING, EXAMPLES, COUNTS}
     fitting = [name for name in new if name not in special and name in old and old[name].shape == new[name].shape]
     share = sum(new[name].numel() for name in fitting) / max(1, sum(t.numel() for n, t in new.items() if n not in special))
-    if share < LEAST_FITTING:
+    if share < MIN_FITTING:
         raise UserError(
             f"only {share:.0%} of the weights of this network fit those of {run.path};"
             " omit --network to use the network of that run"

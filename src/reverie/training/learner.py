@@ -16,11 +16,11 @@ from reverie.base.tensors import TensorSpec, tensor_specs
 from reverie.families.model import Model
 from reverie.nets.lora import add_adapters
 from reverie.runs.config import TrainingConfig
-from reverie.runs.step import MOST_I
+from reverie.runs.step import MAX_I
 from reverie.training.optimizer import NEVER_NEGATIVE, OPTIMIZERS, STATE
 
 M = TypeVar("M", bound=nn.Module)
-MOST_WINDOW = 10**6  # stored losses since the last report
+MAX_WINDOW = 10**6  # stored losses since the last report
 RESCUES = 2  # rollbacks after which the training stops
 
 
@@ -53,9 +53,9 @@ class TrainingState(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    i: int = Field(default=0, ge=0, le=MOST_I)
+    i: int = Field(default=0, ge=0, le=MAX_I)
     seconds: float = Field(default=0.0, ge=0, le=1e12)
-    window: tuple[tuple[float, float], ...] = Field(default=(), max_length=MOST_WINDOW)
+    window: tuple[tuple[float, float], ...] = Field(default=(), max_length=MAX_WINDOW)
     first_loss: float | None = None
     rescues: int = Field(default=0, ge=0, le=RESCUES)
     ending: float | None = Field(default=None, gt=0, le=1)
@@ -92,7 +92,7 @@ class Learner:
 
     def state(self) -> TrainingState:
         """Return the counters."""
-        window = tuple((float(loss), float(norm)) for loss, norm in self.window[-MOST_WINDOW:])
+        window = tuple((float(loss), float(norm)) for loss, norm in self.window[-MAX_WINDOW:])
         return TrainingState(
             i=self.i, seconds=self.seconds, window=window, first_loss=self.first_loss, rescues=self.rescues, ending=self.ending
         )

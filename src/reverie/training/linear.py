@@ -16,7 +16,7 @@ from reverie.families.diffusion.noise_levels import T_RANGES, level_of
 
 TIMES = 16  # times in each range of t at which the error of the filter is averaged
 TARGETED = 0.25  # least share of noise in the target of a range, relative to its maximum, for the comparison
-MOST_COORDINATES = 1024  # dimension of points up to which the full covariance is used
+MAX_COORDINATES = 1024  # dimension of points up to which the full covariance is used
 
 
 def power(z: Tensor) -> Tensor:
@@ -28,7 +28,7 @@ def power(z: Tensor) -> Tensor:
     centred: Tensor = (z - z.mean(0)).double()
     unbiased = len(z) / max(1, len(z) - 1)
     if z.ndim == 2:
-        wide = z.shape[1] > MOST_COORDINATES
+        wide = z.shape[1] > MAX_COORDINATES
         values: Tensor = centred.var(0, correction=0) if wide else torch.linalg.eigvalsh(centred.T @ centred / len(z))
         return values.clamp_min(0) * unbiased
     colours = centred.transpose(0, 1).flatten(1)

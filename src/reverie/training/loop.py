@@ -49,8 +49,8 @@ def learning_rate(settings: TrainingConfig, fraction: float, ending: float | Non
     if fraction < settings.warmup:
         return settings.learning_rate * max(fraction, 1e-3) / settings.warmup
     if settings.until == "converged":
-        begun = LATEST_END if ending is None else ending
-        return settings.learning_rate * max(0.0, min(1.0, 1 - (fraction - begun) / (end_of(begun) - begun)))
+        start = LATEST_END if ending is None else ending
+        return settings.learning_rate * max(0.0, min(1.0, 1 - (fraction - start) / (end_of(start) - start)))
     if settings.decay == "step":
         return settings.learning_rate * 0.5 ** math.floor(fraction * STEP_DECAYS)
     return settings.learning_rate * 0.5 * (1 + math.cos(math.pi * fraction))
@@ -73,14 +73,14 @@ class StepClock:
 
     def __init__(self, budget: Budget, seconds: float) -> None:
         self.budget, self.clock = budget, budget.clock
-        self.begun = self.clock() - seconds
+        self.start = self.clock() - seconds
         self.least = seconds + LEAST * budget.seconds if math.isfinite(budget.seconds) else math.inf
         self.done = 0.0
 
     @property
     def seconds(self) -> float:
         """Seconds of training so far."""
-        return self.clock() - self.begun
+        return self.clock() - self.start
 
     @property
     def limit(self) -> float:
@@ -286,13 +286,13 @@ def fit_at_once(
     model = learner.model
     assert isinstance(model, FittedModel)
     clock = budget.clock
-    begun, learner.i = clock(), 0
+    start, learner.i = clock(), 0
     rounds = model.fit(train, settings.seed)
     cost = next(rounds, None)
     while cost is not None and not stop():
         following = next(rounds, None)  # to know whether this round was the last; it updates the model
         learner.i += 1
-        learner.seconds = clock() - begun
+        learner.seconds = clock() - start
         last = following is None
         figures: dict[str, Any] = {}
         if last:

@@ -33,7 +33,7 @@ from reverie.families import FAMILIES
 from reverie.families.diffusion.latent_codec import model_shape
 from reverie.families.model import Family, FamilyPlan, PlanRequest, TrainedModel
 from reverie.runs import data_copy, folder
-from reverie.runs.config import MOST_MINUTES, MOST_STEPS, Config, DataConfig, TrainingConfig, build_model
+from reverie.runs.config import MAX_MINUTES, MAX_STEPS, Config, DataConfig, TrainingConfig, build_model
 from reverie.runs.device import device_for
 from reverie.runs.run import Run
 from reverie.runs.source_data import reading_options, source_name
@@ -122,9 +122,9 @@ def prepare(
     if sum(length is not None for length in (steps, minutes, epochs)) > 1:
         raise UserError("more than one length; give only one of --steps, --minutes and --epochs")
     for name, length, most in (
-        ("steps", steps, MOST_STEPS),
-        ("minutes", minutes, MOST_MINUTES),
-        ("epochs", epochs, MOST_STEPS),
+        ("steps", steps, MAX_STEPS),
+        ("minutes", minutes, MAX_MINUTES),
+        ("epochs", epochs, MAX_STEPS),
     ):
         if length is not None and not 0 < length <= most:
             raise UserError(f"--{name} must be above 0 and at most {most:,}, got {length}")
@@ -166,9 +166,9 @@ def prepare(
         dataset, kind, family_options, chosen=family is not None or latent_space is not None or like is not None
     )
     family_options = {key: value for key, value in family_options.items() if key in kind.option_names}
-    if dataset.conditions is not None and "captions" not in kind.can:
+    if dataset.conditions is not None and "captions" not in kind.capabilities:
         if reading.get("labels", "auto") != "auto" or reading.get("condition_columns") or reading.get("condition_image"):
-            able = ", ".join(name for name, other in FAMILIES.items() if "captions" in other.can)
+            able = ", ".join(name for name, other in FAMILIES.items() if "captions" in other.capabilities)
             raise UserError(f"the family {kind.name} has no conditions other than labels; families that have: {able}")
         dataset = replace(dataset, conditions=None, report={**dataset.report, "labels_by": "none"})
     given, options = dict(options), options | request.smaller
@@ -178,8 +178,8 @@ def prepare(
     if epochs is not None:
         one_step = train_set.passes(options.get("accumulate", 1), options.get("batch", kind.batch(dataset)))
         steps = max(1, round(epochs / one_step))
-        if steps > MOST_STEPS:
-            raise UserError(f"{epochs:g} epochs of these data are {steps:,} steps; use at most {MOST_STEPS:,}")
+        if steps > MAX_STEPS:
+            raise UserError(f"{epochs:g} epochs of these data are {steps:,} steps; use at most {MAX_STEPS:,}")
     on_progress = reading.get("on_progress") or silent
     first, lengths = None, (minutes, steps)
     if (codec := latent.codec(dataset)) is not None:

@@ -40,8 +40,8 @@ FOLDER, FILM, LABELS = "previews", "film.gif", "labels.png"
 DRAWN: dict[Kind, int] = {"points": 1000, "series": 64, "images": 32}  # samples of a preview
 SHOWN, STEPS = 12, 12  # images on the sheet, and sampling steps
 HUGE, HUGE_DRAWN = 2**20, 2  # image size above which a preview has fewer samples, and how many
-BLOCK, MOST_LAZY = 4096, 4096  # training data searched at a time, and in total if read from files
-MOST_READ = 2**29  # total size of those from files
+BLOCK, MAX_LAZY = 4096, 4096  # training data searched at a time, and in total if read from files
+MAX_READ = 2**29  # total size of those from files
 SAME = 1 / 510  # distance, relative to the data's range, below which a neighbor is a duplicate
 REFERENCE = 256  # data for comparison: held-out data, filled up with training data
 LABEL_ROWS, LABEL_COLUMNS = 20, 8
@@ -105,7 +105,7 @@ class Previews:
     def _blocks(self) -> Iterator[Tensor]:
         count = len(self.train)
         if isinstance(self.train.x, LazyImages):
-            count = min(count, MOST_LAZY, max(1, MOST_READ // math.prod(self.train.shape)))
+            count = min(count, MAX_LAZY, max(1, MAX_READ // math.prod(self.train.shape)))
         for part in torch.arange(count).split(chunk_size(self.train.shape, BLOCK)):
             yield self._encode(self.train, part)
 
@@ -129,8 +129,8 @@ class Previews:
         rows = [channels_last(self.run.model.units.decode(part).float().cpu().numpy()) for part in (z, raw, closest)]
         titles = [["EMA"] * len(z), ["raw"] * len(z), [f"train {d:.2f}" for d in distance.tolist()]]
         sheet = contact_sheet(to_bytes(np.concatenate(rows)), [t for row in titles for t in row], columns=len(z))
-        with atomic(path) as aside:
-            Image.fromarray(sheet).save(aside)
+        with atomic(path) as temporary:
+            Image.fromarray(sheet).save(temporary)
 
     def _clouds(self, path: Path, z: Tensor, raw: Tensor) -> None:
         count = min(len(self.train), len(z))
@@ -163,15 +163,15 @@ class Previews:
         names = self.run.label_names[:LABEL_ROWS]
         if self.train.kind == "images" and names:
             titles = [name for name in names for _ in range(LABEL_COLUMNS)]
-            with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as aside:
+            with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as temporary:
                 Image.fromarray(contact_sheet(to_bytes(self._label_samples(len(names))), titles, columns=LABEL_COLUMNS)).save(
-                    aside
+                    temporary
                 )
 
         if self.train.kind == "images" and self.run.config.data.condition is not None:
             made = self.run.sample(LABEL_ROWS, **preview_options(self.run))
-            with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as aside:
-                Image.fromarray(contact_sheet(to_bytes(made.x), made.labels)).save(aside)
+            with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as temporary:
+                Image.fromarray(contact_sheet(to_bytes(made.x), made.labels)).save(temporary)
 
     def _label_samples(self, labels: int) -> np.ndarray:
         """Return images of the first labels, all from the same noise."""

@@ -33,7 +33,7 @@ CANDIDATES: tuple[SamplerChoice, ...] = (
 FIRST, MORE, FINALISTS = (1.0, 1.5), (1.25, 2.0), 3
 ROUND, BEST = 0.5, 4  # share of the evaluations for all candidates, and number of candidates for the rest
 SHARE, PASSES = 0.045, 3  # upper limit of evaluations, relative to the training; evaluations of a step per datum
-FEWEST, MOST, MOST_OF_BEST = 16, 128, 512  # limits of the mean number of samples per candidate, and of the best
+FEWEST, MOST, MAX_OF_BEST = 16, 128, 512  # limits of the mean number of samples per candidate, and of the best
 HELD = 512  # largest number of held-out data for the comparison
 SEED = 1_000_000_007  # of the samples; unlikely to be a seed of users
 FEATURES = 2.4e8  # operations of a network with the duration of the features of an image of 96 x 96
@@ -150,7 +150,7 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
     if len(found) < 2:
         return None
     best = by_distance(found)[:BEST]
-    further = min(int((n - few) * _cost(found) / _cost(best)), MOST_OF_BEST - few)
+    further = min(int((n - few) * _cost(found) / _cost(best)), MAX_OF_BEST - few)
     longer = [one.extended(run, reference, further) for one in best if further > 0 and stage.left > 0]
     if len(longer) == len(best) and all(bool(one.features.isfinite().all()) for one in longer):
         found = [*longer, *(one for one in found if one not in best)]

@@ -23,7 +23,7 @@ from reverie.training.loop import LEAST
 ASSESSED_AFTER = 5.0  # seconds of training after which the machine can be called busy
 CORES = 2  # number of cores that the forecast assumes
 LARGE = 3 * 128**2  # size of a datum from which steps are timed; smaller ones take seconds at most
-FEWEST_STEPS = 24  # least number of steps of a training
+MIN_STEPS = 24  # least number of steps of a training
 TRIED = 2  # timed steps, as the first is slower
 
 
@@ -45,7 +45,7 @@ def seconds_each(model: TrainedModel, data: Dataset, training: TrainingConfig, c
 def in_time(
     model: Model, data: Dataset, training: TrainingConfig, given: Collection[str], budget: Budget
 ) -> tuple[TrainingConfig, str | None]:
-    """Return settings with batches small enough for FEWEST_STEPS in the remaining time, and a note about them.
+    """Return settings with batches small enough for MIN_STEPS in the remaining time, and a note about them.
 
     given: names of settings that the user gave, which stay.
     """
@@ -53,11 +53,11 @@ def in_time(
         return training, None
     each, limit = seconds_each(model, data, training, budget.clock), max(budget.free, LEAST * budget.seconds)
     whole = training.batch * training.accumulate
-    fitting = max(1, min(whole, int(limit / (FEWEST_STEPS * each))))
+    fitting = max(1, min(whole, int(limit / (MIN_STEPS * each))))
     rate, length = f"a step takes {each:.2g} s per image", counted(training.minutes)
     made = limit / (each * fitting)
     few = f"{rate}, so {length} are about {max(1, round(made))} steps; for more use more --minutes or a smaller --size"
-    too_few = few if made < FEWEST_STEPS else None
+    too_few = few if made < MIN_STEPS else None
     if fitting == whole or {"batch", "accumulate", "micro_batches", "exact"} & set(given):
         return training, too_few
     batch = min(fitting, training.batch)

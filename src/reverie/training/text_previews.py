@@ -49,8 +49,8 @@ class TextPreviews:
         else:
             texts = ["\n".join(texts_of(row)) for row in rows]
             self._compare(texts)
-        with atomic(own_file(self.run.path, f"{FOLDER}/step-{i:07d}.txt")) as aside:
-            aside.write_bytes(f"\n{RULE}\n".join(texts).encode("utf-8", "backslashreplace") + b"\n")
+        with atomic(own_file(self.run.path, f"{FOLDER}/step-{i:07d}.txt")) as temporary:
+            temporary.write_bytes(f"\n{RULE}\n".join(texts).encode("utf-8", "backslashreplace") + b"\n")
         return None, None
 
     def finish_share(self) -> float:

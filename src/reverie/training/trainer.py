@@ -35,7 +35,7 @@ from reverie.runs.run import Run
 from reverie.runs.step import Step
 from reverie.runs.weights import write_weights
 from reverie.training import checkpoints
-from reverie.training.autoguide import EARLY, MOST_TIME, choose_autoguidance, keeps_early
+from reverie.training.autoguide import EARLY, MAX_TIME, choose_autoguidance, keeps_early
 from reverie.training.claim import CODEC_FOLDER, LOSS_PICTURE, sweep
 from reverie.training.codec_training import use_codec
 from reverie.training.doctor import Doctor
@@ -290,7 +290,7 @@ class Training:
         self.budget.reserve(FILM, film * price, FILM_SHARE)
         if choose:
             selecting = SHARE * self.budget.seconds if self.budget.seconds < math.inf else 0.0
-            self.budget.reserve(SAMPLING, min(MOST_TIME * self.budget.seconds, max(CHOICE * price, selecting)))
+            self.budget.reserve(SAMPLING, min(MAX_TIME * self.budget.seconds, max(CHOICE * price, selecting)))
 
     def _choose_sampling(self, stage: Deadline, price: float) -> None:
         """Record the default sampling and guidance of the finished run.  price: seconds of a preview."""

@@ -107,13 +107,13 @@ class TrainingWorker:
                 gradients.go_to(instruction.i)
 
 
-Handler = Callable[[StepInstruction], None]  # executes the instructions of one verb
+Handler = Callable[[StepInstruction], None]  # executes the instructions of one command
 
 
-def serve(device: torch.device, duties: Mapping[str, Callable[[Team], Handler]]) -> None:
+def serve(device: torch.device, handlers: Mapping[str, Callable[[Team], Handler]]) -> None:
     """Execute the instructions of the leader until it exits.  If the leader is lost, exit with code 3.
 
-    duties: creates the handler for each `Instruction.duty`, when first needed.
+    handlers: creates the handler for each `Instruction.command`, when first needed.
     """
     for number in (signal.SIGINT, signal.SIGTERM):  # the leader stops the team after a step
         signal.signal(number, signal.SIG_IGN)
@@ -122,9 +122,9 @@ def serve(device: torch.device, duties: Mapping[str, Callable[[Team], Handler]])
         team, made = Team(rank(), world_size(), device), dict[str, Handler]()
         try:
             while (instruction := team.broadcast()).order != Instruction.EXIT:
-                name = instruction.order.duty
+                name = instruction.order.command
                 if name not in made:
-                    made[name] = duties[name](team)
+                    made[name] = handlers[name](team)
                 try:
                     made[name](instruction)
                 except LostError:

@@ -109,7 +109,7 @@ def _download_index(store: Store, stored: Stored) -> Path:
         raise UserError(f"{store.where(INDEX)} is larger than any index; put the right file there")
     path = _cache_path(store, [stored], "fetched")
     if not path.is_file():
-        with atomic(path) as aside, aside.open("wb") as file, store.open(INDEX, stored.size) as opened:
+        with atomic(path) as temporary, temporary.open("wb") as file, store.open(INDEX, stored.size) as opened:
             while piece := opened.read(2**20):
                 file.write(piece)
     return path

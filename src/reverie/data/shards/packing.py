@@ -82,15 +82,15 @@ def pack(
         raise UserError(f"{place} is inside {path}, whose images would be packed twice; choose an --out outside of it")
     numbers = parse_column_names(condition_columns)
     options = ReadingOptions(labels=labels, strict=strict, on_progress=on_progress, condition_numbers=numbers)
-    with quiet_pillow(), atomic_folder(place, _ours, overwrite) as aside:
-        return _write(path, place, aside, size, options)
+    with quiet_pillow(), atomic_folder(place, _ours, overwrite) as temporary:
+        return _write(path, place, temporary, size, options)
 
 
 def _ours(name: str) -> bool:
     return name == INDEX or SHARD.fullmatch(name) is not None
 
 
-def _write(path: Path, place: Path, aside: Path, size: int, options: ReadingOptions) -> Packed:
+def _write(path: Path, place: Path, temporary: Path, size: int, options: ReadingOptions) -> Packed:
     listing = list_images(path)
     entries, _ = read_headers(listing, options)
     if not entries:
@@ -101,14 +101,14 @@ def _write(path: Path, place: Path, aside: Path, size: int, options: ReadingOpti
     for name, why in listing.broken:
         builder.skip(name, why)
     kept = _annotated(entries, found, columns.numbers_of(entries), builder)
-    writer = ShardWriter(aside, size, builder, _numbers(found))
+    writer = ShardWriter(temporary, size, builder, _numbers(found))
     with writer:
         for done, (entry, sample) in enumerate(kept, 1):
             if writer.queue(entry, sample) or done == len(kept):
                 writer.flush()
                 options.report_progress("packing", done, len(kept))
     index = builder.index(str(path))
-    index.write(aside / INDEX)
+    index.write(temporary / INDEX)
     return Packed(place, len(index), len(builder.shards), sum(shard.size for shard in builder.shards), len(index.facts.labels),
                   tuple(builder.broken), tuple(found.notes))  # fmt: skip
 

@@ -6,6 +6,9 @@ user units.  "Nats" of a bound are the nats to pay: at least -log p(x) in expect
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from reverie.base.deprecations import deprecated_names
 from reverie.diffusion.likelihood.bound import Bound, bound, by_joint_chain, continuous_bound
 from reverie.diffusion.likelihood.dequantisation import DEQUANTISERS, dequantise
 from reverie.diffusion.likelihood.ends import best_end
@@ -18,7 +21,7 @@ from reverie.diffusion.likelihood.score import (
     implicit_score_loss,
     sliced_score_loss,
 )
-from reverie.diffusion.likelihood.steps import FORMS, step_cost, step_weight
+from reverie.diffusion.likelihood.steps import FORMS, step_kl, step_weight
 
 __all__ = [
     "DEQUANTISERS",
@@ -40,6 +43,9 @@ __all__ = [
     "log_prob",
     "mean_and_error",
     "sliced_score_loss",
-    "step_cost",
+    "step_kl",
     "step_weight",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = deprecated_names(__name__)

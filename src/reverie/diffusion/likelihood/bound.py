@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import torch
 from torch import Tensor
 
+from reverie.base.deprecations import deprecated_names
 from reverie.base.errors import UserError, pick
 from reverie.base.noise import Noise
 from reverie.diffusion.denoiser import Denoiser
@@ -26,7 +27,7 @@ from reverie.diffusion.samplers.onestep import Variance, ancestral, step_varianc
 from reverie.diffusion.samplers.rungekutta import straight, straight_time
 from reverie.diffusion.schedule import Schedule
 
-LEAST_LOG_SNR = -13.8  # lowest log-SNR of the integral
+MIN_LOG_SNR = -13.8  # lowest log-SNR of the integral
 
 
 @dataclass(frozen=True)
@@ -59,13 +60,13 @@ class Bound:
         return {"prior": self.prior, "denoising": self.denoising.sum(1), "reconstruction": self.reconstruction}
 
 
-def prior_cost(schedule: Schedule, x0: Tensor, t: float) -> Tensor:
+def prior_kl(schedule: Schedule, x0: Tensor, t: float) -> Tensor:
     """Return KL(q(x_t | x0) || N(0, (alpha² + sigma²) I)), the prior term: (B,)."""
     alpha, sigma = (float(c) for c in schedule(t))
     return kl_normal(alpha**2 * x0.square(), sigma**2, alpha**2 + sigma**2)
 
 
-def reconstruction_cost(denoiser: Denoiser, truth: Pair, t: float, cond: Tensor | None, levels: int | None) -> Tensor:
+def reconstruction_nll(denoiser: Denoiser, truth: Pair, t: float, cond: Tensor | None, levels: int | None) -> Tensor:
     """Return -log p(x0 | x_t) of the last step, the reconstruction term: (B,).  levels: 256 for 8-bit data, None for reals."""
     alpha, sigma = (float(c) for c in denoiser.schedule(t))
     return -log_decoded(denoiser, truth.x0, truth.mix(alpha, sigma), t, cond, levels)
@@ -80,7 +81,7 @@ def log_decoded(denoiser: Denoiser, x0: Tensor, x: Tensor, t: float, cond: Tenso
     return log_normal(x0, mean, variance) if levels is None else discretised(x0, mean, variance, levels)
 
 
-def denoising_cost(denoiser: Denoiser, truth: Pair, t: float, s: float, cond: Tensor | None, variance: str) -> Tensor:
+def denoising_kl(denoiser: Denoiser, truth: Pair, t: float, s: float, cond: Tensor | None, variance: str) -> Tensor:
     """Return KL(q(x_s | x_t, x0) || p(x_s | x_t)) at x_t = alpha x0 + sigma eps, between two normals: (B,)."""
     schedule = denoiser.schedule
     guess = denoiser(truth.mix(*schedule(t)), t, cond)
@@ -128,11 +129,11 @@ def bound(
     levels: 256 for 8-bit data in [-1, 1].
     """
     times = _check(x0, grid, variance, levels)
-    terms = [denoising_cost(denoiser, Pair(x0, noise.like(x0)), t, s, cond, variance) for t, s in pairwise(times)]
+    terms = [denoising_kl(denoiser, Pair(x0, noise.like(x0)), t, s, cond, variance) for t, s in pairwise(times)]
     return Bound(
-        prior_cost(denoiser.schedule, x0, times[0]),
+        prior_kl(denoiser.schedule, x0, times[0]),
         torch.stack(terms, 1),
-        reconstruction_cost(denoiser, Pair(x0, noise.like(x0)), times[-1], cond, levels),
+        reconstruction_nll(denoiser, Pair(x0, noise.like(x0)), times[-1], cond, levels),
         torch.as_tensor(denoiser.schedule.log_snr(grid[:-1])).expand(len(x0), -1),
         x0[0].numel(),
     )
@@ -195,7 +196,7 @@ def continuous_bound(
     end = schedule.t_min if end is None else end
     if not 0 <= end < start <= 1 or not schedule(end)[1] > 0:
         raise UserError(f"the bound needs 0 <= end < start <= 1 and some noise at the end, got {start} and {end}")
-    start = max(min(start, float(schedule.invert(LEAST_LOG_SNR))), end)
+    start = max(min(start, float(schedule.invert(MIN_LOG_SNR))), end)
     low, high = (-math.log(straight(schedule, t)[0]) for t in (start, end))
     offset = noise.uniform(1)[0][:, 0].cpu().double()
     terms, places = [], []
@@ -208,9 +209,13 @@ def continuous_bound(
         terms.append(squared * ((high - low) / draws / (1 - w)).to(squared))
         places.append(torch.as_tensor(schedule.log_snr(t)))
     return Bound(
-        prior_cost(schedule, x0, start),
+        prior_kl(schedule, x0, start),
         torch.stack(terms, 1),
-        reconstruction_cost(denoiser, Pair(x0, noise.like(x0)), end, cond, levels),
+        reconstruction_nll(denoiser, Pair(x0, noise.like(x0)), end, cond, levels),
         torch.stack(places, 1),
         x0[0].numel(),
     )
+
+
+if not TYPE_CHECKING:
+    __getattr__ = deprecated_names(__name__)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from reverie.base.noise import Noise
 from reverie.diffusion.denoiser import Denoiser
-from reverie.diffusion.likelihood.bound import LEAST_LOG_SNR, check_data, reconstruction_cost
+from reverie.diffusion.likelihood.bound import MIN_LOG_SNR, check_data, reconstruction_nll
 from reverie.diffusion.likelihood.normal import summed
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers.rungekutta import straight, straight_time
@@ -28,7 +28,7 @@ def best_end(
     """
     check_data(x0, levels)
     schedule = denoiser.schedule
-    start = float(schedule.invert(LEAST_LOG_SNR))
+    start = float(schedule.invert(MIN_LOG_SNR))
     low, high = (-math.log(straight(schedule, t)[0]) for t in (start, schedule.t_min))
     width, spent = (high - low) / places, torch.zeros((), dtype=torch.float64)
     best, least = schedule.t_min, math.inf
@@ -40,7 +40,7 @@ def best_end(
         spent = spent + (squared.cpu().double() * width / (1 - w)).mean()
         end = float(straight_time(schedule, torch.exp(torch.tensor([-(low + width * (k + 1))], dtype=torch.float64))))
         end = max(end, schedule.t_min)
-        decoding = reconstruction_cost(denoiser, Pair(x0, noise.like(x0)), end, cond, levels)
+        decoding = reconstruction_nll(denoiser, Pair(x0, noise.like(x0)), end, cond, levels)
         if (cost := float(spent) + float(decoding.double().mean())) < least:
             best, least = end, cost
     return best

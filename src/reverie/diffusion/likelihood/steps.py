@@ -57,8 +57,8 @@ def even_times(schedule: Schedule, steps: int, end: float) -> Tensor:
     return times
 
 
-def step_cost(denoiser: Denoiser, truth: Pair, t: float, s: float, cond: Tensor | None = None, form: str = "x0") -> Tensor:
-    """Return the cost of a step from t to s at x_t = alpha x0 + sigma eps, in nats: (B,)."""
+def step_kl(denoiser: Denoiser, truth: Pair, t: float, s: float, cond: Tensor | None = None, form: str = "x0") -> Tensor:
+    """Return the KL of a step from t to s at x_t = alpha x0 + sigma eps, with the posterior variance, in nats: (B,)."""
     alpha, sigma = denoiser.schedule(t)
     guess = denoiser(truth.mix(alpha, sigma), t, cond)
     a, b = row(form, alpha, sigma)

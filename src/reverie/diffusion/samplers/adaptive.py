@@ -24,7 +24,7 @@ PLACES = (1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
 ERRORS = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)  # fifth minus fourth order
 
 FIRST_SHARE = 0.2  # of the interval, for the very first step
-LEAST_SHARE = 1e-7  # of the interval: smaller steps cannot help any more
+MIN_SHARE = 1e-7  # of the interval: smaller steps cannot help any more
 
 
 class TooStiffError(ArithmeticError):
@@ -68,7 +68,7 @@ def integrate(
         # keep the longer step size if the end of the interval shortened the last step
         cut = accepted & (taken < stride)
         stride = torch.where(going, torch.where(cut, torch.maximum(stride, taken * factor), taken * factor), stride)
-        if float((stride / whole).min()) < LEAST_SHARE:
+        if float((stride / whole).min()) < MIN_SHARE:
             raise TooStiffError
     return x, stride
 

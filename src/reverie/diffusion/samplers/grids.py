@@ -18,7 +18,7 @@ from reverie.base.errors import UserError
 from reverie.base.spec import build
 from reverie.diffusion.schedule import Schedule
 
-MOST_NOISE = 100.0  # sigma / alpha at which grids begin that need it finite, where the schedule ends at alpha = 0
+MAX_NOISE_RATIO = 100.0  # sigma / alpha at which grids begin that need it finite, where the schedule ends at alpha = 0
 
 
 class Grid(ABC):
@@ -30,7 +30,7 @@ class Grid(ABC):
 
 
 @dataclass(frozen=True)
-class Falling(Grid):
+class DecreasingGrid(Grid):
     """A grid that falls from start to end."""
 
     start: float = 1.0
@@ -53,7 +53,7 @@ class Falling(Grid):
 
 
 @dataclass(frozen=True)
-class Uniform(Falling):
+class Uniform(DecreasingGrid):
     """Evenly spaced in t (arXiv:2010.02502); for a discrete chain of as many steps, its own times."""
 
     def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
@@ -62,7 +62,7 @@ class Uniform(Falling):
 
 
 @dataclass(frozen=True)
-class Quadratic(Falling):
+class Quadratic(DecreasingGrid):
     """Evenly spaced in the square root of t: closer towards the data (arXiv:2010.02502, appendix D.2)."""
 
     def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
@@ -101,15 +101,15 @@ def _between(first: float, last: float, share: Tensor) -> Tensor:
 
 
 def _log_noise(schedule: Schedule, t: float) -> float:
-    """Return log(sigma / alpha), that of MOST_NOISE where alpha = 0."""
+    """Return log(sigma / alpha), that of MAX_NOISE_RATIO where alpha = 0."""
     alpha, sigma = schedule(t)
     if not sigma > 0:
         raise UserError(f"this grid needs noise at its end, and there is none at t = {t:g}; end it above")
-    return math.log(MOST_NOISE if schedule.is_pure_noise(t) else sigma / alpha)
+    return math.log(MAX_NOISE_RATIO if schedule.is_pure_noise(t) else sigma / alpha)
 
 
 @dataclass(frozen=True)
-class LogSNR(Falling):
+class LogSNR(DecreasingGrid):
     """Evenly spaced in the log-SNR (arXiv:2206.00927).  A schedule with alpha = 0 at its end starts at sigma / alpha = 100."""
 
     def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
@@ -151,7 +151,7 @@ class Karras(LogSNR):
 
 
 @dataclass(frozen=True)
-class Refined(Falling):
+class Refined(DecreasingGrid):
     """Evenly spaced in t, with the last interval divided into `fine` steps evenly spaced in the log-SNR.
 
     An even grid jumps from t = 1 / steps to the data, which loses detail finer than that noise.  Of fewer than three times as

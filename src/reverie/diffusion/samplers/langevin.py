@@ -37,7 +37,7 @@ PREDICTORS: dict[str, type[Sampler]] = {
 }
 
 
-def shake(x: Tensor, pair: Pair, sigma: float, size: float, noise: Noise) -> Tensor:
+def langevin_step(x: Tensor, pair: Pair, sigma: float, size: float, noise: Noise) -> Tensor:
     """Take one step of unadjusted Langevin dynamics at a noise level: x + h score + sqrt(2 h) z,  h = size sigma².
 
     Its stationary distribution is that of x up to O(size): a Gaussian's variance v becomes v / (1 - h / (2 v)).
@@ -52,23 +52,23 @@ class Langevin(Sampler):
     r² = alpha² + sigma², which keeps data of unit variance in balance.  On the grid `level` it stays at one noise level.
     """
 
-    may_stay = True
+    allows_equal_times = True
 
     def __init__(self, count: Count = 5, size: float = 0.1) -> None:
         if count < 1 or not 0 < size <= 1:
             raise UserError(f"langevin needs a count of at least 1 and a size in (0, 1], got {count} and {size}")
         self.count, self.size = count, size
 
-    def extra(self, first: bool) -> int:
+    def extra_evaluations(self, first: bool) -> int:
         """Return the number of steps per level minus one."""
         return self.count - 1
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: None) -> tuple[Tensor, None]:
         """Return x at time s."""
         (alpha, sigma), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
-        x = shake(now.x, now.pair, float(sigma), self.size, noise)
+        x = langevin_step(now.x, now.pair, float(sigma), self.size, noise)
         for _ in range(self.count - 1):
-            x = shake(x, denoise(x, now.t), float(sigma), self.size, noise)
+            x = langevin_step(x, denoise(x, now.t), float(sigma), self.size, noise)
         return x * sqrt((alpha_s**2 + sigma_s**2) / (alpha**2 + sigma**2)), None
 
 
@@ -86,9 +86,9 @@ class PredictorCorrector(Sampler):
         self.predictor = build(PREDICTORS, predictor, "predictor")
         self.snr, self.count = snr, count
 
-    def extra(self, first: bool) -> int | None:
+    def extra_evaluations(self, first: bool) -> int | None:
         """Return the evaluations of the predictor and one per correction."""
-        more = self.predictor.extra(first=True)
+        more = self.predictor.extra_evaluations(first=True)
         return None if more is None else more + self.count
 
     def renoise(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
@@ -100,5 +100,5 @@ class PredictorCorrector(Sampler):
         x, _ = self.predictor.step(denoise, now, s, noise, None)
         sigma = float(denoise.schedule(s)[1])
         for _ in range(self.count):
-            x = shake(x, denoise(x, s), sigma, 2 * self.snr**2, noise)
+            x = langevin_step(x, denoise(x, s), sigma, 2 * self.snr**2, noise)
         return x, None

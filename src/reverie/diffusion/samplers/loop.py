@@ -40,7 +40,7 @@ class Sampler(ABC):
     """A rule for one step.  It has no schedule and no loop; state between steps is returned as memory."""
 
     order: int | None = None  # of convergence to the probability flow; None for stochastic samplers
-    may_stay: bool = False  # whether a step may end at its start time
+    allows_equal_times: bool = False  # whether a step may end at its start time
 
     @abstractmethod
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
@@ -54,7 +54,7 @@ class Sampler(ABC):
         """Return x and t of the next frame: by default, those of the last step."""
         return x, t
 
-    def extra(self, first: bool) -> int | None:
+    def extra_evaluations(self, first: bool) -> int | None:
         """Return the number of calls of `denoise` per step besides the frame's own; None if it depends on x."""
         return 0
 
@@ -63,7 +63,7 @@ class Sampler(ABC):
         total, first = 1, True
         for t, s in pairwise(grid.tolist()):
             if s <= t:
-                more = self.extra(first)
+                more = self.extra_evaluations(first)
                 if more is None:
                     return None
                 total += 1 + more
@@ -80,7 +80,7 @@ class Sampler(ABC):
                 f"this grid goes down to t = {min(times):.3g}, but the model knows nothing below t = {schedule.t_min:.3g};"
                 " take fewer steps or another grid"
             )
-        if not self.may_stay and any(t == s for t, s in pairwise(times)):
+        if not self.allows_equal_times and any(t == s for t, s in pairwise(times)):
             raise UserError(
                 "--grid level stays at one noise level, for --sampler langevin only; give that sampler or another grid"
             )

@@ -134,7 +134,7 @@ class DPM3M(Sampler):
 
     order = 3
 
-    def extra(self, first: bool) -> int:
+    def extra_evaluations(self, first: bool) -> int:
         """Return one for the first step."""
         return int(first)
 
@@ -230,7 +230,7 @@ class AdamsBashforth(Sampler):
             raise UserError(f"the order of adams-bashforth must be 1, 2 or 3, got {order}")
         self.terms = self.order = order
 
-    def extra(self, first: bool) -> int:
+    def extra_evaluations(self, first: bool) -> int:
         """Return one for the first step of a third-order walk."""
         return int(first and self.terms == 3)
 

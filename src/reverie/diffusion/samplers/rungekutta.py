@@ -18,7 +18,7 @@ from reverie.diffusion.samplers.multistep import trapezoid
 from reverie.diffusion.schedule import Schedule
 
 FAR = 1000.0  # sigma / alpha
-MOST_CHURN = math.sqrt(2) - 1  # above it more noise would be added than there is (arXiv:2206.00364)
+MAX_CHURN = math.sqrt(2) - 1  # above it more noise would be added than there is (arXiv:2206.00364)
 
 
 class Heun(Sampler):
@@ -30,14 +30,14 @@ class Heun(Sampler):
     """
 
     def __init__(self, churn: float = 0.0, low: float = 0.0, high: float = 1e6, noise: float = 1.0) -> None:
-        if not 0 <= churn <= MOST_CHURN:
-            raise UserError(f"churn must lie between 0 and sqrt(2) - 1 = {MOST_CHURN:.3f}, got {churn}")
+        if not 0 <= churn <= MAX_CHURN:
+            raise UserError(f"churn must lie between 0 and sqrt(2) - 1 = {MAX_CHURN:.3f}, got {churn}")
         if not (0 <= low < high and noise > 0):
             raise UserError(f"churn needs 0 <= low < high and noise > 0, got {low}, {high} and {noise}")
         self.churn, self.low, self.high, self.noise = churn, low, high, noise
         self.order = None if churn else 2
 
-    def extra(self, first: bool) -> int:
+    def extra_evaluations(self, first: bool) -> int:
         """Return one."""
         return 1
 
@@ -77,7 +77,7 @@ class RK45(Sampler):
             raise UserError(f"the tolerance must be above 0, got {tolerance}")
         self.tolerance = tolerance
 
-    def extra(self, first: bool) -> None:
+    def extra_evaluations(self, first: bool) -> None:
         """Return None, because the number depends on the tolerance."""
         return
 

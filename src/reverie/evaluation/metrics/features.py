@@ -21,7 +21,7 @@ from reverie.data.classifiers import cached_classifier, can_classify, label_clas
 from reverie.nets import efficientnet
 from reverie.nets.lenet import LeNet
 
-MOST_NUMBERS = 256  # of an image as raw pixels
+MAX_NUMBERS = 256  # of an image as raw pixels
 BATCH = 500
 GENERAL_BATCH = 32  # activations stay in the cache of the CPU; larger batches are slower per image
 # The least accuracy of a classifier that is used for features, and the least after subtracting two standard errors.
@@ -67,7 +67,7 @@ def pixels(train: Dataset, held: Dataset, on_progress: OnProgress, seconds: floa
 def of_pixels(shape: tuple[int, ...]) -> Features:
     """Return the features `pixels` for images of a shape (C, H, W)."""
     channels, height, width = shape
-    shrink = min(1.0, math.sqrt(MOST_NUMBERS / (channels * height * width)))
+    shrink = min(1.0, math.sqrt(MAX_NUMBERS / (channels * height * width)))
     size = (max(1, math.floor(height * shrink)), max(1, math.floor(width * shrink)))
 
     def compute(x: Tensor) -> Tensor:

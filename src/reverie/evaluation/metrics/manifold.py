@@ -13,7 +13,7 @@ from reverie.base.errors import UserError
 from reverie.base.validation import check_points, tensor
 
 # Groups of samples for the jackknife; with fewer than 8 the errors are rough, which causes false alarms.
-FEWEST_GROUPS, GROUPS = 8, 24
+MIN_GROUPS, GROUPS = 8, 24
 NAMES = ("precision", "recall", "density", "coverage")
 
 
@@ -74,7 +74,7 @@ def manifold(samples: Any, real: Any, k: int = 5) -> Manifold:
     across, own = _table(real, samples), _table(samples, samples)
     radii = torch.cat([_reach(euclidean(real[rows], real), k) for rows in row_blocks(len(real), len(real))])
     count = min(GROUPS, len(samples) // 2)
-    if count < FEWEST_GROUPS or len(samples) - len(samples) // count <= k + 1:
+    if count < MIN_GROUPS or len(samples) - len(samples) // count <= k + 1:
         count = 0
     values, *without = _figures(across, radii, own, k, count)
     errors = torch.full((4,), torch.nan)

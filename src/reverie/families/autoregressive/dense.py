@@ -18,7 +18,7 @@ from reverie.families.model import check_labelled
 
 FEW = 64  # levels up to which the input is one-hot
 FEATURES = 16  # default number of input features for more levels
-MOST_WEIGHTS = 2**27
+MAX_WEIGHTS = 2**27
 SILENT = -1e6  # initial activation of dropped hidden units, for which the ReLU is 0
 INITIAL_STD = 0.5  # standard deviation of a hidden unit's input at initialization
 
@@ -67,9 +67,9 @@ class FVSBN(LevelAutoregressive):
     def __init__(self, **options: Any) -> None:
         super().__init__(0 if (options["codec"].levels or 0) <= FEW else 1, **options)  # many levels: the level itself
         outputs, inputs = self.size * self.parameters_each, self.size * self.inputs
-        if outputs * inputs > MOST_WEIGHTS:
+        if outputs * inputs > MAX_WEIGHTS:
             raise UserError(f"a belief network for images of {self.size:,} values has {outputs * inputs:,} weights, above the"
-                            f" limit of {MOST_WEIGHTS:,}; give a smaller --size, or the family nade")  # fmt: skip
+                            f" limit of {MAX_WEIGHTS:,}; give a smaller --size, or the family nade")  # fmt: skip
         self.weight = nn.Parameter(torch.zeros(outputs, inputs))
         earlier = torch.ones(self.size, self.size, dtype=torch.bool).tril(-1)
         self.earlier = nn.Buffer(

@@ -1,4 +1,4 @@
-"""Autoregressive models as families: default settings and abilities."""
+"""Autoregressive models as families: default settings and capabilities."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Sequential = TypeVar("Sequential", bound=SequenceSettings)
 class AutoregressiveFamily(PlannedFamily[Settings]):
     """A family of models that generate a datum value by value."""
 
-    can: ClassVar[frozenset[str]] = frozenset({"labels", "inpaint"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"labels", "inpaint"})
     kinds: ClassVar[tuple[Kind, ...]] = ("images",)
     likelihood: ClassVar[Likelihood] = "exact"
     dequantises: ClassVar[bool] = False
@@ -93,27 +93,27 @@ class NADEFamily(AutoregressiveFamily[NADESettings]):
 class SequenceFamily(AutoregressiveFamily[Sequential]):
     """A family of sequence networks over values or text tokens.
 
-    of_text, text_training: settings and fields of the table [training] for text, from measurements (docs/benchmarks.md).
+    text_settings, text_training: settings and fields of the table [training] for text, from measurements (docs/benchmarks.md).
     """
 
     kinds: ClassVar[tuple[Kind, ...]] = ("series", "images", "text")
     options: ClassVar[Mapping[str, Any]] = OPTIONS
     data_dependent: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
-    of_text: ClassVar[Mapping[str, Any]]
+    text_settings: ClassVar[Mapping[str, Any]]
     text_training: ClassVar[Mapping[str, Any]]
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Use dropout for small datasets, which would otherwise be memorized; for text, train the tokenizer."""
         tokenizer = request.requested.get("tokenizer")
         if request.train.kind == "text":
-            return {**self.of_text, **train_tokenizer(request, tokenizer)[1]}
+            return {**self.text_settings, **train_tokenizer(request, tokenizer)[1]}
         if tokenizer is not None:
             raise UserError(f"--tokenizer needs text, and {request.train.name} has {request.train.kind}; leave it out")
         return {**super().default_settings(request, codec), "dropout": 0.15 if is_small_dataset(request) else 0.0}
 
     def training(self, request: PlanRequest, settings: Sequential) -> Mapping[str, Any]:
         """Return default fields of the table [training] for the data."""
-        return self.text_training if settings.of_text else self.training_defaults
+        return self.text_training if settings.is_text else self.training_defaults
 
     def batch(self, form: Dataset) -> int:
         """Return the default batch size."""
@@ -121,7 +121,7 @@ class SequenceFamily(AutoregressiveFamily[Sequential]):
 
     def build(self, settings: Sequential, shape: tuple[int, ...], labels: int, seed: int) -> Model:
         """Build the model."""
-        return build_language(settings, shape, seed) if settings.of_text else super().build(settings, shape, labels, seed)
+        return build_language(settings, shape, seed) if settings.is_text else super().build(settings, shape, labels, seed)
 
     def matches(self, settings: Sequential, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Return whether a requested option equals the setting."""
@@ -143,7 +143,7 @@ class RNNFamily(SequenceFamily[RNNSettings]):
     name = "rnn"
     summary = "A recurrent network over pixels or text (Elman 1990); its gradients vanish over time, see `gallery gradients`."
     settings = RNNSettings
-    of_text: ClassVar[Mapping[str, Any]] = {"dim": 256}
+    text_settings: ClassVar[Mapping[str, Any]] = {"dim": 256}
     text_training: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 3e-3, "optimizer": "muon"}
 
 
@@ -153,7 +153,7 @@ class LSTMFamily(SequenceFamily[LSTMSettings]):
     name = "lstm"
     summary = "A long short-term memory over pixels or text (Hochreiter and Schmidhuber 1997); its gates preserve gradients."
     settings = LSTMSettings
-    of_text: ClassVar[Mapping[str, Any]] = {"dim": 256}
+    text_settings: ClassVar[Mapping[str, Any]] = {"dim": 256}
     text_training: ClassVar[Mapping[str, Any]] = {"batch": 16, "learning_rate": 1e-2, "optimizer": "muon"}
 
 
@@ -164,7 +164,7 @@ class TransformerFamily(SequenceFamily[TransformerSettings]):
     default_for: ClassVar[frozenset[Kind]] = frozenset({"text"})
     summary = "A decoder-only transformer over pixels or text (arXiv:1706.03762) with a key-value cache; exact likelihood."
     settings = TransformerSettings
-    of_text: ClassVar[Mapping[str, Any]] = {"dim": 128, "layers": 4, "positions": "rotary"}
+    text_settings: ClassVar[Mapping[str, Any]] = {"dim": 128, "layers": 4, "positions": "rotary"}
     text_training: ClassVar[Mapping[str, Any]] = {"batch": 8, "learning_rate": 1e-2, "optimizer": "muon"}
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:

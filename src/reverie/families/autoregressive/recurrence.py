@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 BLOCK_NUMBERS = 2**19  # hidden activations of a block that fit into the CPU cache; measured
-MOST_IN_BLOCK = 16
+MAX_IN_BLOCK = 16
 
 
 def block_size(count: int, hidden: int, inputs: int) -> int:
     """Return the number of values in a block."""
-    return max(1, min(MOST_IN_BLOCK, BLOCK_NUMBERS // max(1, count * hidden), 1 + 64 // inputs))
+    return max(1, min(MAX_IN_BLOCK, BLOCK_NUMBERS // max(1, count * hidden), 1 + 64 // inputs))
 
 
 class Recurrence(torch.autograd.Function):

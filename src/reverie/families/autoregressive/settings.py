@@ -29,13 +29,13 @@ class AutoregressiveSettings(FamilySettings):
     decoder: Literal["bernoulli", "categorical", "logistic", "gaussian"] | None = None
 
     @property
-    def of_text(self) -> bool:
+    def is_text(self) -> bool:
         """Whether the data are texts."""
         return False
 
     @model_validator(mode="after")
     def _units(self) -> AutoregressiveSettings:
-        if (self.codec is None) != self.of_text or (self.decoder is None) != self.of_text:
+        if (self.codec is None) != self.is_text or (self.decoder is None) != self.is_text:
             raise ValueError("numeric data need codec and decoder, text needs a tokenizer and neither of them")
         return self
 
@@ -70,7 +70,7 @@ class SequenceSettings(AutoregressiveSettings):
     tied: bool = False
 
     @property
-    def of_text(self) -> bool:
+    def is_text(self) -> bool:
         """Whether the data are texts."""
         return self.tokenizer is not None
 

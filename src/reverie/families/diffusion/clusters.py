@@ -26,7 +26,7 @@ from reverie.diffusion.denoiser import Denoiser, NetDenoiser
 from reverie.diffusion.pair import Pair
 from reverie.families.em import k_means_plus_plus
 
-MOST_CLUSTERS = 1024
+MAX_CLUSTERS = 1024
 USUAL_CLUSTERS, EACH, FEWEST = 300, 40, 300  # largest default count, images per cluster, images below which there are none
 SIDE = 16  # pixels, at most, along a side of the downscaled images
 FITTED, COUNTED = 10_000, 60_000  # images that k-means uses, and images for the frequencies of clusters

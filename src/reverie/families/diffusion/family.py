@@ -39,7 +39,7 @@ from reverie.families.diffusion.sampling import OPTIONS
 from reverie.families.diffusion.settings import (
     CONDITION_OPTIONS,
     EXAMPLE_NUMBERS,
-    MOST_EXAMPLES,
+    MAX_EXAMPLES,
     DiffusionSettings,
     Purpose,
     VarianceSetting,
@@ -98,7 +98,7 @@ def condition_options(form: ConditionForm, network: str, shape: tuple[int, ...])
 
 def examples_of(width: int, count: int) -> int:
     """Return the number of condition vectors that a model stores."""
-    return max(1, min(count, MOST_EXAMPLES, max(16, EXAMPLE_NUMBERS // width)))
+    return max(1, min(count, MAX_EXAMPLES, max(16, EXAMPLE_NUMBERS // width)))
 
 
 class DiffusionFamily(Family[DiffusionSettings]):
@@ -107,7 +107,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
     name: ClassVar[str] = "diffusion"
     default_for: ClassVar[frozenset[Kind]] = frozenset({"points", "images"})
     summary: ClassVar[str] = "Denoising diffusion (arXiv:2006.11239) with any schedule, target and sampler."
-    can: ClassVar[frozenset[str]] = frozenset({
+    capabilities: ClassVar[frozenset[str]] = frozenset({
         "labels", "guidance", "sampler", "inpaint", "restore", "edit", "invert", "interpolate", "illusion", "train-classifier",
         "start", "captions", "distil",
     })  # fmt: skip

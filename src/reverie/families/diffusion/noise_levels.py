@@ -15,7 +15,7 @@ from reverie.data.codec import Codec
 from reverie.data.kind import Kind
 from reverie.diffusion.denoiser import Denoiser, WithConditioning
 from reverie.diffusion.lattice import LatticeDenoiser
-from reverie.diffusion.likelihood.bound import prior_cost, reconstruction_cost
+from reverie.diffusion.likelihood.bound import prior_kl, reconstruction_nll
 from reverie.diffusion.loss import SQUARED, Measure, Squared, loss, weight_of
 from reverie.diffusion.oracle import DatasetDenoiser
 from reverie.diffusion.pair import Pair
@@ -149,7 +149,7 @@ def _ends(model: Diffusion, data: Dataset, seed: int) -> float:
     """Return the mean prior and reconstruction terms of the bound in nats; of points as a density in user units."""
     d, levels = model.denoiser, model.codec.levels
     costs = [
-        prior_cost(d.schedule, batch.truth.x0, 1.0) + reconstruction_cost(d, batch.truth, d.schedule.t_min, batch.cond, levels)
+        prior_kl(d.schedule, batch.truth.x0, 1.0) + reconstruction_nll(d, batch.truth, d.schedule.t_min, batch.cond, levels)
         for batch in _batches(model, data, seed, max(1, check_draws(data) // 4))
     ]
     volume = model.codec.log_cell(model.shape) if levels is None else 0.0

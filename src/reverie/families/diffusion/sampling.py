@@ -16,7 +16,7 @@ from reverie.diffusion.guidance import AutoGuided, ClassifierFree, ClassifierGui
 from reverie.diffusion.samplers import GRIDS, SAMPLERS, Sampler
 from reverie.diffusion.schedule import Schedule
 
-MOST_STEPS = 100_000
+MAX_STEPS = 100_000
 PRECISIONS = {"fp32": False, "bf16": True}  # whether the network computes in low precision
 SamplerChoice = tuple[str, int, str]  # sampler, steps and grid
 # Defaults where training has not selected a sampler; docs/developers/experiments/sampling.md has the measurements.  Stochastic
@@ -76,8 +76,8 @@ def build_sampling(
 ) -> tuple[Sampler, Tensor]:
     """Build sampler and time grid from options; raise a UserError for incompatible ones."""
     sampler_name, steps, grid_name = chosen_sampling(shape, options, profile)
-    if not 1 <= steps <= MOST_STEPS:
-        raise UserError(f"--steps must be between 1 and {MOST_STEPS:,}, got {steps}")
+    if not 1 <= steps <= MAX_STEPS:
+        raise UserError(f"--steps must be between 1 and {MAX_STEPS:,}, got {steps}")
     sampler, grid = build(SAMPLERS, sampler_name, "sampler"), build(GRIDS, grid_name, "grid")(schedule, steps)
     sampler.check(schedule, grid)
     return sampler, grid

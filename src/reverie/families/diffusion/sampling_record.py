@@ -13,7 +13,7 @@ from reverie.base.spec import build
 from reverie.data.kind import kind_of
 from reverie.diffusion.samplers import GRIDS, SAMPLERS
 from reverie.families.diffusion.sampling import (
-    MOST_STEPS,
+    MAX_STEPS,
     STEERED,
     STUDENTS,
     SamplerChoice,
@@ -36,7 +36,7 @@ def _grid(name: str) -> str:
 
 SamplerName = Annotated[str, Field(max_length=200), AfterValidator(_sampler)]
 GridName = Annotated[str, Field(max_length=200), AfterValidator(_grid)]
-Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
+Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 
 
 class Candidate(ConfigSection):

@@ -18,7 +18,7 @@ from reverie.diffusion.learned import Learned
 from reverie.diffusion.loss import LOSSES, TIMES, build_weight
 from reverie.diffusion.pair import TARGETS
 from reverie.diffusion.schedules import SCHEDULES
-from reverie.families.diffusion.clusters import MOST_CLUSTERS, Clusters
+from reverie.families.diffusion.clusters import MAX_CLUSTERS, Clusters
 from reverie.families.diffusion.distillation import Distilled, profile_of
 from reverie.families.diffusion.latent_codec import ALL_CODECS, model_shape
 from reverie.families.diffusion.model import Diffusion
@@ -27,11 +27,11 @@ from reverie.families.diffusion.sampling_record import SamplingRecord, default_r
 from reverie.families.model import FamilySettings
 from reverie.nets import NETWORKS
 
-MOST_PARAMETERS = 500_000_000
+MAX_PARAMETERS = 500_000_000
 ALPHA_LIMIT = 1e-3  # smallest alpha at t = 1 for targets whose decoding divides by alpha
 
 
-MOST_EXAMPLES, EXAMPLE_NUMBERS = 1024, 2**18  # stored condition vectors, and their values in total
+MAX_EXAMPLES, EXAMPLE_NUMBERS = 1024, 2**18  # stored condition vectors, and their values in total
 CONDITION_OPTIONS = ("vocabulary", "length", "numbers", "cond_channels")  # sizes of a network's condition vectors
 
 Purpose = Literal["samples", "likelihood"]
@@ -50,8 +50,8 @@ class DiffusionSettings(FamilySettings):
     variance: VarianceSetting = "fixed"
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
-    examples: Annotated[int, Field(ge=0, le=MOST_EXAMPLES)] = 0  # stored condition vectors
-    clusters: Annotated[int, Field(ge=0, le=MOST_CLUSTERS)] = 0  # of images, a condition beside the label
+    examples: Annotated[int, Field(ge=0, le=MAX_EXAMPLES)] = 0  # stored condition vectors
+    clusters: Annotated[int, Field(ge=0, le=MAX_CLUSTERS)] = 0  # of images, a condition beside the label
     autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # default scale; selected at the end of training
     sampling: SamplingRecord | None = None  # default sampling; selected at the end of training
     distilled: Distilled | None = None  # of students; see `reverie distil`
@@ -183,10 +183,8 @@ def plan_denoiser(settings: DiffusionSettings, shape: tuple[int, ...], labels: i
     with torch.device("meta"):
         planned = _denoiser(settings, shape)
     parameters = sum(p.numel() for p in planned.parameters())
-    if parameters > MOST_PARAMETERS:
-        raise UserError(
-            f"the network has {parameters:,} parameters, above the limit of {MOST_PARAMETERS:,}; give a smaller one"
-        )
+    if parameters > MAX_PARAMETERS:
+        raise UserError(f"the network has {parameters:,} parameters, above the limit of {MAX_PARAMETERS:,}; give a smaller one")
     return planned
 
 

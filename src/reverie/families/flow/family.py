@@ -1,4 +1,4 @@
-"""Normalising flows as a family: default settings and abilities."""
+"""Normalising flows as a family: default settings and capabilities."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class FlowFamily(PlannedFamily[FlowSettings]):
 
     name = "flow"
     summary = "A normalising flow (arXiv:1912.02762): an invertible map of data to noise with an exact density."
-    can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
     likelihood: ClassVar[Likelihood] = "exact"
     settings = FlowSettings
     set_by_training: ClassVar[frozenset[str]] = frozenset({"knots"})

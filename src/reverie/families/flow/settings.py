@@ -17,7 +17,7 @@ from reverie.families.flow.multiscale import COARSEST_MOST, Multiscale
 from reverie.families.flow.transforms import DENSE, DenseFlow, FlowTransform
 from reverie.families.model import FamilySettings
 
-MOST_WEIGHTS = 2**28  # parameters of a flow
+MAX_WEIGHTS = 2**28  # parameters of a flow
 
 Knot = Annotated[int, Field(ge=0, le=256)]
 Width = Annotated[int, Field(ge=4, le=1024)]
@@ -62,7 +62,7 @@ def weights_of(settings: FlowSettings, shape: tuple[int, ...], labels: int) -> i
 
 def check_size(settings: FlowSettings, shape: tuple[int, ...], labels: int) -> None:
     """Raise a UserError for a flow that is too large."""
-    if (numbers := weights_of(settings, shape, labels)) > MOST_WEIGHTS:
+    if (numbers := weights_of(settings, shape, labels)) > MAX_WEIGHTS:
         raise UserError(
             f"a {settings.transform} flow of data of shape {shape} would have about {numbers:,} parameters; give smaller"
             " networks, or a smaller --size"

@@ -12,7 +12,7 @@ from reverie.data.kind import Kind
 from reverie.families.language.bigram import Bigram
 from reverie.families.language.neural import NeuralLanguageModel
 from reverie.families.language.settings import (
-    MOST_TABLE,
+    MAX_TABLE,
     BigramSettings,
     FixedContextSettings,
     describe_tokenizer,
@@ -32,7 +32,7 @@ class LanguageFamily(Family[Any]):
     likelihood: ClassVar[Likelihood] = "exact"
     dequantises: ClassVar[bool] = False
     options: ClassVar[Mapping[str, Any]] = OPTIONS
-    can: ClassVar[frozenset[str]] = frozenset()
+    capabilities: ClassVar[frozenset[str]] = frozenset()
 
     def matches(self, settings: Any, key: str, value: Any, shape: tuple[int, ...], labels: int) -> bool:
         """Return whether a requested option equals the setting."""
@@ -52,9 +52,9 @@ class BigramFamily(LanguageFamily):
     def plan(self, request: PlanRequest) -> FamilyPlan[BigramSettings]:
         """Train the tokenizer."""
         tokenizer, settings_table = train_tokenizer(request, request.requested.get("tokenizer"))
-        if tokenizer.size > MOST_TABLE:
+        if tokenizer.size > MAX_TABLE:
             raise UserError(
-                f"too many tokens for a table of pairs: {tokenizer.size:,}, limit {MOST_TABLE:,}; give a smaller --tokenizer"
+                f"too many tokens for a table of pairs: {tokenizer.size:,}, limit {MAX_TABLE:,}; give a smaller --tokenizer"
             )
         settings = BigramSettings.model_validate(settings_table)
         training = {key: value for key, value in request.training.items() if key not in ("minutes", "steps")}

@@ -32,7 +32,7 @@ METRIC_TEXTS = 64  # windows, at most, for held-out metrics
 TOKENS_AT_ONCE = 2**13  # tokens per evaluated batch
 CHUNK = 4096  # tokens per call of a recurrent model, which then continues from its state
 PIECE = 512  # characters of the pieces of text from which a standard error is estimated
-MOST_LENGTH = 10**6  # characters of samples and prompts
+MAX_LENGTH = 10**6  # characters of samples and prompts
 UNIT = "bits/character"
 DRAWN = 64  # uniform numbers generated at a time, one per token
 
@@ -167,8 +167,8 @@ class LanguageModel(Model):
 
     def prompt_tokens(self, prompt: str | None) -> list[int]:
         """Return the tokens before a sample: those of the prompt, after END for data of several texts."""
-        if prompt is not None and len(prompt) > MOST_LENGTH:
-            raise UserError(f"the prompt has {len(prompt):,} characters, and at most {MOST_LENGTH:,} are allowed; shorten it")
+        if prompt is not None and len(prompt) > MAX_LENGTH:
+            raise UserError(f"the prompt has {len(prompt):,} characters, and at most {MAX_LENGTH:,} are allowed; shorten it")
         return [END] * self.begins + [int(k) for k in self.tokenizer.encode(prompt or "")]
 
     @torch.no_grad()
@@ -177,8 +177,8 @@ class LanguageModel(Model):
         options = inputs.options
         choice = TokenSampling.of(options)
         length = self.shape[0] if options.get("length") is None else options["length"]
-        if not 1 <= length <= MOST_LENGTH:
-            raise UserError(f"--length must be between 1 and {MOST_LENGTH:,} characters, got {length:,}")
+        if not 1 <= length <= MAX_LENGTH:
+            raise UserError(f"--length must be between 1 and {MAX_LENGTH:,} characters, got {length:,}")
         past = torch.tensor([self.prompt_tokens(options.get("prompt"))], dtype=torch.int64, device=self.device)
         ids, noise, count = past.expand(len(inputs.seeds), -1), Noise(inputs.seeds), len(inputs.seeds)
         letters = torch.tensor([len(piece.decode("utf-8", "ignore")) for piece in self.tokenizer.pieces], device=self.device)

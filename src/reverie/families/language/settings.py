@@ -16,7 +16,7 @@ from reverie.text.tokenizer import Tokenizer
 from reverie.text.tokenizer_table import TokenizerTable
 
 Context = Annotated[int, Field(ge=1, le=2**20)]
-MOST_TABLE = 2**13  # tokens of a bigram table
+MAX_TABLE = 2**13  # tokens of a bigram table
 
 
 class TextSettings(FamilySettings):

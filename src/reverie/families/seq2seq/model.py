@@ -37,8 +37,8 @@ UNIT = "nats/token"
 METRIC_PAIRS = 512  # pairs, at most, for held-out metrics
 PAIRS_AT_ONCE = 256  # pairs per evaluated batch
 BEGIN_PAIRS = 4096  # training pairs, at most, for the initial bias
-MOST_PROMPT = 4096  # characters of a source
-MOST_BEAMS = 256
+MAX_PROMPT = 4096  # characters of a source
+MAX_BEAMS = 256
 SPARE = 8  # an answer has at most twice the tokens of the longer of source and training data, plus these
 
 
@@ -194,14 +194,14 @@ class PairModel(TrainedModel):
             share = Noise(seeds, draws=2**30).uniform(1)[0][:, 0]
             chosen = self.examples[(share * len(self.examples)).long().to(self.device)].long()
             return self.sources(chosen)
-        if len(prompt) > MOST_PROMPT:
-            raise UserError(f"the source has {len(prompt):,} characters, and at most {MOST_PROMPT:,} are allowed; shorten it")
+        if len(prompt) > MAX_PROMPT:
+            raise UserError(f"the source has {len(prompt):,} characters, and at most {MAX_PROMPT:,} are allowed; shorten it")
         ids = torch.from_numpy(self.tokenizer.encode(prompt.strip())).long().to(self.device)
         return ids.expand(len(seeds), -1)
 
     def _limit(self, sources: Tensor, length: int | None) -> int:
-        if length is not None and not 1 <= length <= MOST_PROMPT:
-            raise UserError(f"--length must be between 1 and {MOST_PROMPT:,} characters, got {length:,}")
+        if length is not None and not 1 <= length <= MAX_PROMPT:
+            raise UserError(f"--length must be between 1 and {MAX_PROMPT:,} characters, got {length:,}")
         return 2 * max(self.shape[1], sources.shape[1]) + SPARE if length is None else length
 
     @torch.no_grad()
@@ -222,7 +222,7 @@ class PairModel(TrainedModel):
         written = sources[:, :0]
         over = torch.zeros(len(sources), dtype=torch.bool, device=self.device)
         letters = torch.tensor([len(piece.decode("utf-8", "ignore")) for piece in self.tokenizer.pieces], device=self.device)
-        left = torch.full((len(sources),), options.get("length") or 2 * MOST_PROMPT, device=self.device)
+        left = torch.full((len(sources),), options.get("length") or 2 * MAX_PROMPT, device=self.device)
         y, state = self.logits(memory, written, None)
         for k in range(limit):
             token = choice(y[:, -1], noise.uniform(1, self.device)[0]).masked_fill(over, NONE)
@@ -250,8 +250,8 @@ class PairModel(TrainedModel):
     @torch.no_grad()
     def search(self, source: Tensor, beams: int, limit: int) -> list[Candidate]:
         """Return the candidates of a beam search, the most likely first.  source: (S,) tokens."""
-        if not 1 <= beams <= MOST_BEAMS:
-            raise UserError(f"--beams must be between 1 and {MOST_BEAMS}, got {beams}")
+        if not 1 <= beams <= MAX_BEAMS:
+            raise UserError(f"--beams must be between 1 and {MAX_BEAMS}, got {beams}")
         memory = self.read(source[None])
 
         def following(ids: Tensor, state: State | None) -> tuple[Tensor, State]:

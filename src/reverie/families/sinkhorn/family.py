@@ -52,7 +52,7 @@ class SinkhornFamily(PlannedFamily[SinkhornSettings]):
 
     name = "sinkhorn"
     summary = "A generator trained by the Sinkhorn divergence between batches (arXiv:1706.00292); no density."
-    can: ClassVar[frozenset[str]] = frozenset({"labels"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"labels"})
     settings = SinkhornSettings
     training_defaults: ClassVar[Mapping[str, Any]] = {
         "batch": 512,  # divergences of small batches are noisy

@@ -29,7 +29,7 @@ CODED = 4096  # training data, at most, for the moments of codes
 EVALUATION_BATCH = 128
 FULL_MOST = 512  # values of a code up to which its full covariance is stored
 FLOOR = 1e-6  # added to a code's variances, as a share of their mean
-MOST_STEPS, WALK = 100_000, 100  # steps of the Markov chain: limit and default
+MAX_STEPS, WALK = 100_000, 100  # steps of the Markov chain: limit and default
 
 
 class Autoencoder(TrainedModel):
@@ -220,8 +220,8 @@ class DenoisingAutoencoder(Autoencoder):
         noise = Noise(inputs.seeds)
         steps = inputs.options.get("steps")
         steps = WALK if steps is None else steps
-        if not 1 <= steps <= MOST_STEPS:
-            raise UserError(f"--steps must be between 1 and {MOST_STEPS:,}, got {steps}")
+        if not 1 <= steps <= MAX_STEPS:
+            raise UserError(f"--steps must be between 1 and {MAX_STEPS:,}, got {steps}")
         x = self._decoded_samples(inputs, noise)
         for k in range(steps):
             guess = self.reconstruct(x + self.sigma * noise.like(x))

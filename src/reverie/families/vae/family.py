@@ -1,4 +1,4 @@
-"""Autoencoders and variational autoencoders as families: default settings and abilities."""
+"""Autoencoders and variational autoencoders as families: default settings and capabilities."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
 class LatentFamily(PlannedFamily[Settings]):
     """A family of encoder-decoder models trained by gradient descent."""
 
-    can: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"labels", "encode"})
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return codec and networks."""
@@ -151,7 +151,7 @@ class DenoisingFamily(LatentFamily[DenoisingSettings]):
 
     name = "denoising-autoencoder"
     summary = "A denoising autoencoder (arXiv:1305.6663): its correction estimates the score, which a Markov chain samples by."
-    can: ClassVar[frozenset[str]] = frozenset({"encode"})  # the Markov chain does not keep a label
+    capabilities: ClassVar[frozenset[str]] = frozenset({"encode"})  # the Markov chain does not keep a label
     options: ClassVar[Mapping[str, Any]] = {"steps": None}
     settings = DenoisingSettings
 
