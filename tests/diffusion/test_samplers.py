@@ -168,7 +168,7 @@ def test_gamma_makes_the_sigma_space_sampler_more_precise() -> None:
 def test_evaluations_are_as_announced(name: str, grid: str) -> None:
     oracle, sampler = GaussianDenoiser(Rectified(), MEAN, COVARIANCE), SAMPLERS[name]()
     if grid == "level" and not sampler.allows_equal_times:
-        with pytest.raises(UserError, match="only the langevin"):
+        with pytest.raises(UserError, match="--sampler langevin"):
             draw(oracle, sampler, 7, 5, grid=grid)
         return
     calls: list[int] = []
