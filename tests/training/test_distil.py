@@ -100,7 +100,7 @@ def test_a_student_is_a_run_that_draws_in_two_evaluations(teacher: Run, tmp_path
         torch.testing.assert_close(alpha * frame.x0 + sigma * frame.pair.eps, frame.x)
     measured = reverie.evaluate(again, n=64, quick=True, progress=False)
     why = [line for line in measured.verdict if "not measured: loss at each noise level, likelihood" in line]
-    assert len(why) == 1 and "a student gives samples and not means" in why[0]
+    assert len(why) == 1 and "a student predicts no posterior means" in why[0]
     with pytest.raises(UserError, match="itself a student"):
         check_teacher(again, 1.0)
 

@@ -104,7 +104,7 @@ def test_every_kind_of_output(command, digits_run: Run, tmp_path: Path) -> None:
 
 def test_the_sheet_of_labels_shows_each_from_the_same_noise(digits_run: Run) -> None:
     previews = Previews(digits_run, digits_run, *load_data("digits8").split(0))
-    drawn = previews._labelled(3)
+    drawn = previews._label_samples(3)
     for k, name in enumerate(digits_run.config.data.labels[:3]):
         alone = digits_run.sample(LABEL_COLUMNS, label=name, steps=STEPS, autoguidance=1.0).x
         np.testing.assert_allclose(drawn[k * LABEL_COLUMNS :][:LABEL_COLUMNS], alone, atol=1e-4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -160,10 +161,10 @@ def test_a_learned_schedule_has_no_autoguidance(digits: Run) -> None:
     [
         ("digits8", {"target": "eps"}, "the target 'eps' divides by alpha.*train 'v'"),
         ("moons", {"target": "score"}, "the target 'score' divides by alpha.*learned schedule"),
-        ("moons", {"target": "levels"}, "points and codes are real: train 'v'"),
-        ("digits8", {"weight": "snr"}, "which --weight snr does not give; leave that out, or give another --schedule"),
-        ("digits8", {"loss": "mae"}, "which --loss mae does not give"),
-        ("digits8", {"times": "logit-normal"}, "which --times logit-normal does not give"),
+        ("moons", {"target": "levels"}, "target 'levels'"),
+        ("digits8", {"weight": "snr"}, "--weight vlb, got snr"),
+        ("digits8", {"loss": "mae"}, "got mae"),
+        ("digits8", {"times": "logit-normal"}, "got logit-normal"),
         ("digits8", {"purpose": "beauty"}, "unknown purpose 'beauty'; choose from: samples, likelihood"),
         ("digits8", {"family": "gaussian"}, "the family gaussian has no option 'purpose'.*diffusion"),
     ],
@@ -171,7 +172,7 @@ def test_a_learned_schedule_has_no_autoguidance(digits: Run) -> None:
 def test_what_does_not_go_with_the_likelihood_is_refused(data: str, options: dict, message: str, tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         api.begin(data, tmp_path / "run", steps=1, **{"purpose": "likelihood", **options})
-    assert message in str(refused.value) and "\n" not in str(refused.value) and not (tmp_path / "run").exists()
+    assert re.search(message, str(refused.value)) and "\n" not in str(refused.value) and not (tmp_path / "run").exists()
 
 
 def test_images_of_more_bits_are_converted_to_8_with_a_note(tmp_path: Path) -> None:

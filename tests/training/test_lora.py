@@ -98,7 +98,7 @@ def test_a_stopped_adapter_resumes_as_if_it_had_not_been(base: Run, tmp_path: Pa
 
 
 def test_what_does_not_fit_is_refused(base: Run, adapted: Run, tmp_path: Path, command: Any) -> None:
-    with pytest.raises(UserError, match="give --from RUN"):
+    with pytest.raises(UserError, match="add --from RUN"):
         reverie.train(images(0), tmp_path / "a", lora="rank=2", steps=1, **SHORT)
     with pytest.raises(UserError, match="adamw"):
         reverie.train(images(0), tmp_path / "b", start_from=base.path, lora=2, optimizer="muon", steps=1, **SHORT)

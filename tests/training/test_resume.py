@@ -168,7 +168,7 @@ def test_changed_settings_and_data_are_refused(tmp_path: Path, command) -> None:
     code, _, err = command("train", "--resume", run, "--network", "mlp:hidden=8", "--schedule", "linear")
     assert code == 2 and "network was" in err and "schedule was" in err
     code, _, err = command("train", "--resume", run, "--out", tmp_path / "other")
-    assert code == 2 and "either --out" in err
+    assert code == 2 and "--out" in err
     assert (run / "config.toml").read_bytes() == before
     code, out, err = command("train", "moons", "--resume", run, "--steps", 400, "--schedule", "cosine", "--points", 300)
     assert code == 0 and "resuming at step 1" in err and "trained 400 steps" in out
@@ -183,7 +183,7 @@ def test_data_that_changed_are_refused(tmp_path: Path) -> None:
     next(steps)
     steps.close()
     np.save(data, np.random.default_rng(1).normal(size=(210, 2)).astype(np.float32))
-    with pytest.raises(UserError, match=r"that the run was trained on: they were 200 and here are 210"):
+    with pytest.raises(UserError, match=r"expected 200, found 210"):
         api.begin(resume=tmp_path / "run")
 
 
@@ -198,7 +198,7 @@ def test_a_finished_run_resumes_only_when_extended(tmp_path: Path, command) -> N
     assert code == 0 and "trained 80 steps" in out
     assert reverie.load(run).config.training.steps == 80
     code, _, err = command("train", "moons", "--extend")
-    assert code == 2 and "--extend goes with --resume" in err
+    assert code == 2 and "--extend" in err
 
 
 def begun(tmp_path: Path, reports: int = 3) -> Path:
@@ -290,7 +290,7 @@ def test_a_removed_folder_ends_the_training_in_one_sentence(tmp_path: Path) -> N
     steps = iter(api.begin(resume=run))
     next(steps)
     shutil.rmtree(run)
-    with pytest.raises(UserError, match="was removed, so the training stopped at step"):
+    with pytest.raises(UserError, match="was removed; the training stopped at step"):
         list(steps)
     assert not run.exists()
 
@@ -357,7 +357,7 @@ def test_a_run_that_was_killed_before_its_first_checkpoint_starts_at_step_0(tmp_
     killed = api.prepare("moons", tmp_path / "killed", **options).run.path  # as a kill leaves it: a configuration and no more
     (killed / folder.METRICS).write_text('{"i": 0, "finding": {}}\n{"i": 1, "loss": 9.0, "fraction": 0.1, "seconds": 1.0}\n')
     code, out, err = command("train", "--resume", killed)
-    assert code == 0 and "it starts at step 0" in err and "trained 40 steps" in out
+    assert code == 0 and "starts at step 0" in err and "trained 40 steps" in out
     ours, theirs = (load_file(run / folder.WEIGHTS_FILE) for run in (killed, whole.path))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert [row["i"] for row in folder.read_metrics(killed)] == [row["i"] for row in whole.metrics()]
