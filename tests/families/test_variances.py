@@ -105,7 +105,7 @@ def test_the_error_curve_is_measured_once_per_weights_and_again_for_a_damaged_fi
 def test_a_run_whose_data_are_gone_says_what_the_optimal_variance_needs(tmp_path: Path) -> None:
     points = torch.randn(100, 2, generator=torch.Generator().manual_seed(0)).numpy()
     run = reverie.train(points, tmp_path / "r", steps=2, network="mlp:hidden=8")
-    with pytest.raises(UserError, match="measured on the training data of the run: the data of the run were given in Python"):
+    with pytest.raises(UserError, match="needs the training data of the run"):
         run.sample(2, sampler="ddpm:variance=optimal")
 
 
