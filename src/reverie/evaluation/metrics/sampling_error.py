@@ -49,7 +49,6 @@ def null_variance(n: int, m: int) -> float:
     """Return 2/n² + 4/(n m), proportional to the variance for n samples and m fixed data of one distribution.
 
     With new samples on both sides the variance is proportional to 2 (1/n + 1/m)².
-    >>>>>>> ec75ce6 (Generated pages and formatting follow the source)
     """
     return 2 / n**2 + 4 / (n * m)
 
