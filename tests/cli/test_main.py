@@ -135,7 +135,7 @@ def test_galleries(command, spiral_run: Run, patterns_run: Run, tmp_path: Path) 
     film = Image.open(tmp_path / "s" / "optimal.gif")
     assert film.n_frames == 41
     code, _, err = command("gallery", "spiral", patterns_run.path, "--out", tmp_path / "p")
-    assert code == 2 and "needs a run of 'spiral'" in err
+    assert code == 2 and "'patterns'" in err and "'spiral'" in err
 
 
 def test_overwrite_replaces_a_run(command, tmp_path: Path) -> None:
