@@ -34,6 +34,7 @@ lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/codespell src tests docs examples benchmarks tools *.md Makefile pyproject.toml
+	$(BIN)/python -m tools.words
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.map --check
 	$(BIN)/python -m tools.reference --check
