@@ -128,7 +128,7 @@ def test_impossible_grids_are_refused(spec: str) -> None:
 
 
 def test_a_grid_that_starts_below_the_end_of_the_chain_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot fall"):
+    with pytest.raises(UserError, match="cannot decrease"):
         Uniform(start=0.01)(Linear(40), 5)
 
 

@@ -102,7 +102,7 @@ def test_a_process_that_does_not_answer_ends_the_training_after_the_time_out(tmp
     others = followers(leader.pid)
     os.kill(others[0], signal.SIGSTOP)
     message, _ = leader.communicate(timeout=200)
-    assert leader.returncode == 2 and "did not answer within 25 seconds" in message and "--resume RUN" in message, message
+    assert leader.returncode == 2 and "did not respond within 25 seconds" in message and "--resume RUN" in message, message
     assert "Traceback" not in message and ended(others)
     assert_goes_on(tmp_path / "run", tmp_path / "alone")
 

@@ -111,7 +111,7 @@ def atomic(path: Path, flushed: bool = True) -> Iterator[Path]:
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
-        raise UserError(f"cannot write {path}: it exists and is not a regular file; choose another place with --out")
+        raise UserError(f"cannot write {path}: it exists and is not a regular file; choose another path with --out")
     created = make_folder(path.parent)
     temporary = None
     try:
@@ -125,7 +125,7 @@ def atomic(path: Path, flushed: bool = True) -> Iterator[Path]:
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}; choose another place with --out") from error
+        raise UserError(f"cannot write {path}: {reason(error)}; choose another path with --out") from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)

@@ -47,18 +47,18 @@ def was_restarted() -> bool:
 
 
 class TeamError(UserError):
-    """An error in another process; the leader's state is that of the last step."""
+    """An error in another process; the leader keeps its state after the last step."""
 
 
 class LostError(TeamError):
-    """A process that has ended or does not answer."""
+    """A process ended or does not respond."""
 
 
 class Instruction(IntEnum):
     """What the leader instructs the others to do."""
 
     EXIT = 0
-    TRAIN = 1  # prepare a training
+    TRAIN = 1  # prepare training
     RESTORE = 2  # restore the learner's state
     STEP = 3
     OPEN_RUN = 4  # load a run for sampling
@@ -100,17 +100,17 @@ def longest_wait() -> float:
     return seconds
 
 
-def _meet(rank: int, world: int, wait: timedelta) -> Store:
+def _rendezvous(rank: int, world: int, wait: timedelta) -> Store:
     """Return a fresh rendezvous store that all processes have joined.
 
     The store of torchrun outlives restarted processes, and so do the addresses that lost processes left there.  So each
-    follower writes a random word, and the leader answers each with the name of the new store.
+    other process writes a random token, and the leader replies to each with the name of the new store.
     """
     store, _, _ = next(iter(rendezvous("env://", rank, world, timeout=wait)))
     if rank:
-        word = secrets.token_hex(8)
-        store.set(f"reverie/word/{rank}", word)
-        name = store.get(f"reverie/answer/{word}").decode()
+        token = secrets.token_hex(8)
+        store.set(f"reverie/word/{rank}", token)
+        name = store.get(f"reverie/answer/{token}").decode()
         store.set(f"reverie/{name}/came/{rank}", "yes")
         return PrefixStore(f"reverie/{name}", store)
     name, missing, end = secrets.token_hex(8), set(range(1, world)), time.monotonic() + wait.total_seconds()
@@ -137,11 +137,11 @@ class Team:
         self.device = device if device.type == "cuda" else torch.device("cpu")
         wait = timedelta(seconds=longest_wait())
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        with self.handle_errors("did not come"):
-            dist.init_process_group(backend, store=_meet(rank, world, wait), rank=rank, world_size=world, timeout=wait)
+        with self.handle_errors("did not connect"):
+            dist.init_process_group(backend, store=_rendezvous(rank, world, wait), rank=rank, world_size=world, timeout=wait)
 
     @contextmanager
-    def handle_errors(self, what: str = "was lost, or did not answer") -> Iterator[None]:
+    def handle_errors(self, what: str = "was lost, or did not respond") -> Iterator[None]:
         """Raise torch's errors about lost processes as a LostError."""
         try:
             yield

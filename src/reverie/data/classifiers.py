@@ -20,11 +20,11 @@ from reverie.nets.lenet import LeNet, accuracy, build, default_steps, train_clas
 CACHE = Cache("classifiers", 2**26)
 MAX_HELD_OUT = 5000  # maximum held-out images for the accuracy
 MIN_SIDE = 4  # minimum image side of a classifier
-MIN_TIME_SHARE = 0.5  # share of the time limit for which a cached, incompletely trained classifier must have been trained
+MIN_TIME_SHARE = 0.5  # a cached classifier whose training was cut short is used if it had this share of the time limit
 
 
 class ClassifierFacts(BaseModel):
-    """The record stored with the weights: steps and seconds of training, and the accuracy on so many held-out images.
+    """The record stored with the weights: steps and seconds of training, accuracy, and number of held-out images.
 
     A change of the network or its training increases the format, so that older files are not used.
     """
@@ -56,7 +56,7 @@ def can_classify(train: Dataset) -> bool:
 def cached_classifier(train: Dataset, seed: int = 0, seconds: float = math.inf) -> LabelClassifier | None:
     """Return the cached classifier of these data and this seed, or None.
 
-    seconds: the time limit of training; an incompletely trained one is used if it was trained for about as long.
+    seconds: the time limit of training; a classifier whose training was cut short is used if it had at least half of this time.
     """
     net = build(train.shape, len(train.label_names), seed)
     wanted = tensor_specs(net.state_dict())

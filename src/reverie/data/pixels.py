@@ -78,7 +78,7 @@ class Recipe:
 
 @contextmanager
 def quiet_pillow() -> Iterator[None]:
-    """Suppress Pillow's warnings about sizes and metadata; reports contain what matters."""
+    """Suppress Pillow's warnings about sizes and metadata; Reverie reports problems itself."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=UserWarning, module=r"PIL\b")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
@@ -127,7 +127,7 @@ def header_of(image: Image.Image) -> Header:
     _check_pixels(image)
     width, height = image.size
     orientation = _orientation(image)
-    if orientation in (5, 6, 7, 8) and image.format != "TIFF":  # TIFF sizes are upright already
+    if orientation in (5, 6, 7, 8) and image.format != "TIFF":  # the size of a TIFF is already upright
         width, height = height, width
     animated = bool(getattr(image, "is_animated", False))
     return Header(height, width, image.mode, _transparent(image), orientation != 1, animated)
@@ -136,7 +136,7 @@ def header_of(image: Image.Image) -> Header:
 def fitted(image: Image.Image, recipe: Recipe) -> np.ndarray:
     """Return the first frame of an open image, upright, converted by the recipe: (C, H, W) uint8."""
     try:
-        with _share(image):
+        with _reserve(image):
             return _fitted(image, recipe)
     except Exception as error:  # decoders raise nearly any exception for a hostile file
         raise BrokenImage(_why(error)) from None
@@ -154,7 +154,7 @@ def decode(data: bytes, recipe: Recipe) -> np.ndarray:
             _check_pixels(image)
             if image.format == "JPEG":  # decode photos at a fraction of their resolution
                 image.draft(None, (3 * max(recipe.height, recipe.width),) * 2)
-            with _share(image):
+            with _reserve(image):
                 try:
                     return _fitted(image, recipe)
                 finally:
@@ -225,7 +225,7 @@ def _pixel_limit(image: Image.Image) -> int:
     return FORMAT_LIMITS.get(image.format or "", PIXEL_LIMIT)
 
 
-def _share(image: Image.Image) -> AbstractContextManager[None]:
+def _reserve(image: Image.Image) -> AbstractContextManager[None]:
     """Wait for memory for the pixels of an image; formats with memory-intensive decoders count for more."""
     return PIXELS.of(image.width * image.height * PIXEL_LIMIT // _pixel_limit(image))
 

@@ -34,7 +34,7 @@ from reverie.diffusion.samplers import GRIDS, SAMPLERS
 from reverie.draw.picture import to_bytes
 from reverie.runs.run import Run
 
-MAX_DATA, MAX_ENCODED = 3000, 256  # data of the optimal denoiser, and of those that an autoencoder encodes first
+MAX_DATA, MAX_ENCODED = 3000, 256  # data of the optimal denoiser, for pixels and for autoencoder codes
 SHOWN_IMAGES, SHOWN_POINTS, SHOWN_TIMES = 8, 800, 6
 
 

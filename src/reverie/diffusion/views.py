@@ -1,6 +1,7 @@
 """Views: signed permutations of pixels, and the denoiser of images that match a condition in each of several views.
 
-A view is a signed permutation of pixels, so it is orthogonal, takes unit noise to unit noise, and is undone exactly.
+A view is a signed permutation of pixels, so it is orthogonal, maps unit Gaussian noise to unit Gaussian noise, and has an
+exact inverse.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ class View(ABC):
     turn: float | None = None
 
     @abstractmethod
-    def source(self, places: Tensor) -> Tensor:
-        """Return the source pixel of each position of the view.  places: (H, W), the indices 0 .. H W - 1."""
+    def source(self, indices: Tensor) -> Tensor:
+        """Return the index of the source pixel at each position of the view.  indices: (H, W), 0 to H W - 1."""
 
 
 class Identity(View):
@@ -43,35 +44,35 @@ class Identity(View):
 
     turn = 0.0
 
-    def source(self, places: Tensor) -> Tensor:
-        """Return every place."""
-        return places
+    def source(self, indices: Tensor) -> Tensor:
+        """Return the indices unchanged."""
+        return indices
 
 
 class FlipHorizontal(View):
     """Horizontal flip (arXiv:2311.17919)."""
 
-    def source(self, places: Tensor) -> Tensor:
+    def source(self, indices: Tensor) -> Tensor:
         """Return the columns in reverse."""
-        return places.flip(1)
+        return indices.flip(1)
 
 
 class FlipVertical(View):
     """Vertical flip (arXiv:2311.17919)."""
 
-    def source(self, places: Tensor) -> Tensor:
+    def source(self, indices: Tensor) -> Tensor:
         """Return the rows in reverse."""
-        return places.flip(0)
+        return indices.flip(0)
 
 
 class _Rotation(View):
     quarters = 0
 
-    def source(self, places: Tensor) -> Tensor:
-        """Return the places of the turned image."""
+    def source(self, indices: Tensor) -> Tensor:
+        """Return the indices of the rotated image."""
         if self.quarters % 2:
-            _need_square(places, f"rotate{90 * self.quarters}")
-        return places.rot90(self.quarters)
+            _need_square(indices, f"rotate{90 * self.quarters}")
+        return indices.rot90(self.quarters)
 
 
 class Rotate90(_Rotation):
@@ -97,9 +98,9 @@ class Negate(View):
 
     sign = -1.0
 
-    def source(self, places: Tensor) -> Tensor:
-        """Return every place."""
-        return places
+    def source(self, indices: Tensor) -> Tensor:
+        """Return the indices unchanged."""
+        return indices
 
 
 @dataclass(frozen=True)
@@ -109,12 +110,12 @@ class Patches(View):
     count: Count = 4
     seed: Seed = 0
 
-    def source(self, places: Tensor) -> Tensor:
-        """Return the places of the shuffled patches."""
-        (height, width), n = places.shape, self.count
+    def source(self, indices: Tensor) -> Tensor:
+        """Return the indices of the shuffled patches."""
+        (height, width), n = indices.shape, self.count
         if height % n or width % n:
             raise UserError(f"an image of {height}x{width} cannot be cut into {n}x{n} equal patches; give patches:count=K")
-        patches = places.reshape(n, height // n, n, width // n).transpose(1, 2).reshape(n * n, height // n, width // n)
+        patches = indices.reshape(n, height // n, n, width // n).transpose(1, 2).reshape(n * n, height // n, width // n)
         patches = patches[_shuffle(n * n, self.seed)]
         return patches.reshape(n, n, height // n, width // n).transpose(1, 2).reshape(height, width)
 
@@ -125,9 +126,9 @@ class Pixels(View):
 
     seed: Seed = 0
 
-    def source(self, places: Tensor) -> Tensor:
-        """Return the shuffled places."""
-        return places.flatten()[_shuffle(places.numel(), self.seed)].reshape(places.shape)
+    def source(self, indices: Tensor) -> Tensor:
+        """Return the shuffled indices."""
+        return indices.flatten()[_shuffle(indices.numel(), self.seed)].reshape(indices.shape)
 
 
 @dataclass(frozen=True)
@@ -140,22 +141,22 @@ class InnerCircle(View):
 
     angle: Annotated[float, Field(ge=-360, le=360)] = 90.0
 
-    def source(self, places: Tensor) -> Tensor:
-        """Return the places, moved within each ring."""
-        height, width = places.shape
+    def source(self, indices: Tensor) -> Tensor:
+        """Return the indices, rotated within each ring."""
+        height, width = indices.shape
         y = (torch.arange(height, dtype=torch.float64) - (height - 1) / 2)[:, None].expand(height, width).flatten()
         x = (torch.arange(width, dtype=torch.float64) - (width - 1) / 2).expand(height, width).flatten()
         radius = torch.hypot(x, y)
         ring = (radius + 0.5).floor()
         order = [(float(-a), float(r)) for a, r in zip(torch.atan2(y, x).mul(1e9).round(), radius, strict=True)]
-        moved = places.flatten().clone()
+        moved = indices.flatten().clone()
         for k in range(1, int(min(height, width) / 2) + 1):
             inside = torch.nonzero((ring == k) & (radius <= min(height, width) / 2))[:, 0].tolist()
-            inside.sort(key=lambda place: order[place])  # counter-clockwise: on the screen y grows downwards
+            inside.sort(key=lambda index: order[index])  # counter-clockwise: on the screen y grows downwards
             steps = round(len(inside) * self.angle / 360)
             shown = inside[-steps:] + inside[:-steps]
-            moved[torch.tensor(inside, dtype=torch.int64)] = places.flatten()[torch.tensor(shown, dtype=torch.int64)]
-        return moved.reshape(places.shape)
+            moved[torch.tensor(inside, dtype=torch.int64)] = indices.flatten()[torch.tensor(shown, dtype=torch.int64)]
+        return moved.reshape(indices.shape)
 
 
 @dataclass(frozen=True)
@@ -164,10 +165,10 @@ class Skew(View):
 
     slope: Annotated[float, Field(ge=-16, le=16)] = 1.0
 
-    def source(self, places: Tensor) -> Tensor:
+    def source(self, indices: Tensor) -> Tensor:
         """Return the rolled columns."""
-        middle = (places.shape[1] - 1) / 2
-        columns = [column.roll(math.floor(self.slope * (k - middle) + 0.5)) for k, column in enumerate(places.unbind(1))]
+        middle = (indices.shape[1] - 1) / 2
+        columns = [column.roll(math.floor(self.slope * (k - middle) + 0.5)) for k, column in enumerate(indices.unbind(1))]
         return torch.stack(columns, dim=1)
 
 
@@ -178,16 +179,16 @@ class Jigsaw(View):
     count: Count = 4
     seed: Seed = 0
 
-    def source(self, places: Tensor) -> Tensor:
-        """Return the places of the puzzle put together otherwise."""
-        _need_square(places, "jigsaw")
-        side = places.shape[0]
+    def source(self, indices: Tensor) -> Tensor:
+        """Return the indices of the rearranged puzzle."""
+        _need_square(indices, "jigsaw")
+        side = indices.shape[0]
         if side % self.count or side // self.count < 6:
             raise UserError(
                 f"an image of {side}x{side} cannot be cut into {self.count}x{self.count} puzzle pieces of at least 6 pixels;"
                 " give jigsaw:count=K"
             )
-        return places.flatten()[jigsaw(side, self.count, self.seed)].reshape(places.shape)
+        return indices.flatten()[jigsaw(side, self.count, self.seed)].reshape(indices.shape)
 
 
 VIEWS: dict[str, type[View]] = {
@@ -206,8 +207,8 @@ VIEWS: dict[str, type[View]] = {
 }
 
 
-def _need_square(places: Tensor, name: str) -> None:
-    height, width = places.shape
+def _need_square(indices: Tensor, name: str) -> None:
+    height, width = indices.shape
     if height != width:
         raise UserError(f"the view {name} needs square images, got {height}x{width}; rotate180 and flips work for all sizes")
 
@@ -217,7 +218,7 @@ def _shuffle(n: int, seed: int) -> Tensor:
 
 
 class SizedView:
-    """A view of images of one size; `back` is its inverse."""
+    """A view of images of one size; `back` applies its inverse."""
 
     def __init__(self, view: View, height: int, width: int) -> None:
         self.view, self.sign = view, view.sign
@@ -240,9 +241,9 @@ class SizedView:
 
 def check(placed: SizedView) -> None:
     """Raise an error unless a view is a signed permutation of pixels."""
-    places = torch.arange(len(placed.source))
-    whole = torch.equal(placed.source.sort().values, places)
-    if not (whole and torch.equal(placed.source[placed.inverse], places) and abs(placed.sign) == 1):
+    indices = torch.arange(len(placed.source))
+    whole = torch.equal(placed.source.sort().values, indices)
+    if not (whole and torch.equal(placed.source[placed.inverse], indices) and abs(placed.sign) == 1):
         raise ValueError(f"{type(placed.view).__name__} is not a signed permutation of pixels")
 
 
@@ -252,14 +253,14 @@ def read_views(views: str | Sequence[str], shape: tuple[int, ...]) -> dict[str, 
         raise UserError("views need images, but this run models other data; give a run of images")
     named: list[str] = []
     for word in views.split(",") if isinstance(views, str) else views:
-        if isinstance(views, str) and named and "=" in word and ":" not in word:  # an option of the view before
+        if isinstance(views, str) and named and "=" in word and ":" not in word:  # an option of the previous view
             named[-1] += f",{word.strip()}"
         else:
             named.append(word.strip())
     if not named or not all(named):
         raise UserError(f"cannot read the views {views!r}; separate names by commas, such as identity,rotate180")
     if len(set(named)) < len(named):
-        raise UserError(f"the views {', '.join(named)} contain a duplicate; give each once")
+        raise UserError(f"the views {', '.join(named)} contain a duplicate; name each once")
     return {name: SizedView(build(VIEWS, name, "view"), shape[1], shape[2]) for name in named}
 
 
@@ -280,9 +281,9 @@ class Illusion(Denoiser):
         n = len(self.views)
         many = t.repeat(n) if isinstance(t, Tensor) and t.ndim else t
         conds = self.conds.flatten(0, 1).to(x.device) if self.conds is not None else None
-        seen = self.inner(torch.cat([view(x) for view in self.views]), many, conds)
+        estimates = self.inner(torch.cat([view(x) for view in self.views]), many, conds)
         x0, eps = (
             torch.stack([view.back(part) for view, part in zip(self.views, both.chunk(n), strict=True)]).mean(0)
-            for both in (seen.x0, seen.eps)
+            for both in (estimates.x0, estimates.eps)
         )
         return Pair(x0, eps)

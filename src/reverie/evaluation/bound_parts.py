@@ -10,20 +10,20 @@ from reverie.diffusion.likelihood import Bound, mean_and_error
 from reverie.draw.curves import bound_bars
 from reverie.draw.picture import png_bytes
 
-RANGES = 8  # of the log-SNR
+RANGES = 8  # intervals of the log-SNR
 
 
 def bound_parts(bound: Bound, scale: float, unit: str) -> list[dict[str, Any]]:
     """Return each term in a unit with its standard error; the terms sum to the whole bound.
 
-    The denoising term is split by log-SNR into RANGES equal ranges from the noisiest.  scale: nats per unit.
+    The denoising term is split into RANGES intervals of the log-SNR of equal length, the noisiest first.  scale: nats per unit.
     """
     log_snr, pieces = bound.log_snr.double().contiguous(), bound.denoising.double()
     edges = torch.linspace(float(log_snr.min()), float(log_snr.max()), RANGES + 1, dtype=torch.float64)
-    which = torch.bucketize(log_snr, edges[1:-1], right=True)
+    interval = torch.bucketize(log_snr, edges[1:-1], right=True)
     parts = {"prior": bound.prior}
     for k in range(RANGES):
-        parts[f"{float(edges[k]):.1f} to {float(edges[k + 1]):.1f}"] = (pieces * (which == k)).sum(1)
+        parts[f"{float(edges[k]):.1f} to {float(edges[k + 1]):.1f}"] = (pieces * (interval == k)).sum(1)
     parts["reconstruction"] = bound.reconstruction
     rows: list[dict[str, Any]] = []
     for name, nats in parts.items():

@@ -25,12 +25,12 @@ BLOCK = 2048
 
 @dataclass(frozen=True)
 class EvaluationLimits:
-    """The counts that bound the work of an evaluation.
+    """Limits of the work of an evaluation.
 
     samples: the default number of samples; reference: real data per set whose features are computed; lazy: training images
-    searched for copies where they are read from files; neighbourhoods: points per set for precision and recall; resamples:
-    bootstrap sets; splits: random splits of the real data for a floor; permutations: of a permutation test; bounded: data
-    with an ELBO; flow: those of them with a flow likelihood; nfe_samples: samples for each sampler and each of `budgets`,
+    searched for copies if read from files; neighbourhoods: points per set for precision and recall; resamples: bootstrap
+    sets; splits: random splits of the real data for a floor; permutations: of a permutation test; bounded: data
+    with an ELBO; flow: data with a probability-flow likelihood; nfe_samples: samples for each sampler and each of `budgets`,
     which are numbers of function evaluations.
     """
 
@@ -54,11 +54,11 @@ QUICK = EvaluationLimits(  # fits into one minute
 )  # fmt: skip
 
 
-# With a deadline: the most seconds for a classifier, and the share of the time left for features.
+# With a deadline: maximum seconds for a classifier, and the share of the remaining time for features.
 CLASSIFIER_SECONDS, FEATURE_SHARE = 20.0, 0.5
 TIMED = 8  # images whose features are timed
-# Real data with features: at least, with a deadline; at least, with few samples; for each sample.
-FEWEST, LEAST, PER_SAMPLE = 100, 500, 10
+# Number of real data with features: minimum with a deadline, minimum with few samples, and number per sample.
+MIN_WITH_DEADLINE, MIN_REFERENCE, PER_SAMPLE = 100, 500, 10
 
 
 def classifier_seconds(deadline: Deadline) -> float:
@@ -67,10 +67,10 @@ def classifier_seconds(deadline: Deadline) -> float:
 
 
 def limits_for(samples: int, quick: bool) -> EvaluationLimits:
-    """Return the limits for a number of samples: few samples need few real data to compare with."""
+    """Return the limits for a number of samples: few samples need few real data for comparison."""
     base = QUICK if quick else FULL
     few = {name: min(getattr(base, name), max(TIMED, samples)) for name in ("bounded", "flow", "nfe_samples")}
-    return replace(base, reference=min(base.reference, max(LEAST, PER_SAMPLE * samples)), **few)
+    return replace(base, reference=min(base.reference, max(MIN_REFERENCE, PER_SAMPLE * samples)), **few)
 
 
 def describe_held_out(count: int) -> str:
@@ -91,8 +91,8 @@ class EvaluationData:
     """Samples, training data, held-out data and their features, each computed once on first access.
 
     samples: (N, D) or (N, C, H, W) in user units; labels: (N,) int64, the requested labels; all_labels: training and held-out
-    data of every label, where train and held have only one; deadline: of the whole evaluation, which shortens the training
-    of classifiers and limits the data with features.
+    data of every label, if train and held have only one; deadline: of the whole evaluation; it shortens the training of
+    classifiers and limits the data with features.
     """
 
     samples: Tensor
@@ -142,7 +142,7 @@ class EvaluationData:
 
     @cached_property
     def reference_count(self) -> int:
-        """The largest number of training or of held-out data with features; smaller before a near deadline."""
+        """The maximum number of training data, and of held-out data, with features; less if the deadline is close."""
         most = self.limits.reference
         if self.kind != "images" or not self.deadline.limited:
             return most
@@ -152,7 +152,8 @@ class EvaluationData:
         self.features.of(few)
         each = (clock() - start) / len(few)
         possible = int(FEATURE_SHARE * self.deadline.left / max(each, 1e-9)) - len(self.samples)
-        return most if possible >= sum(min(len(x), most) for x in (self.train, self.held)) else max(FEWEST, possible // 2)
+        needed = sum(min(len(x), most) for x in (self.train, self.held))
+        return most if possible >= needed else max(MIN_WITH_DEADLINE, possible // 2)
 
     def subset(self, data: Dataset, most: int | None = None) -> Tensor:
         """Return at most `most` data, and at most `limits.reference`, in random order: files are often sorted."""
@@ -210,7 +211,7 @@ class EvaluationData:
             yield ours, theirs
 
     def floor_pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield features of two disjoint sets of real data, in the place of samples and of real data."""
+        """Yield features of two disjoint sets of real data, one in place of the samples."""
         count = self.compared_count
         if not self.splits_real:
             yield self.held_out_features[:count], self.train_features

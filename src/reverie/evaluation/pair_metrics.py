@@ -89,9 +89,9 @@ def pair_plan(
     order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[:n]
     chosen = held.x.subset(order)
     unseen, longer = list(chosen.pairs()), longer_pairs(run.config.data.source or run.config.data.name, n, seed, longest)
-    start, worked = time.perf_counter(), time.process_time()
+    start, cpu_start = time.perf_counter(), time.process_time()
     answers = answer_pairs(model, [*unseen, *longer], options, on_progress)
-    each, work = (part / len(answers) for part in (time.perf_counter() - start, time.process_time() - worked))
+    each, work = (part / len(answers) for part in (time.perf_counter() - start, time.process_time() - cpu_start))
     return [
         PlannedSection(
             "answers", title, lambda: answers_section(title, unseen, longer, answers, longest, (len(train), len(held)))

@@ -39,7 +39,7 @@ from reverie.runs.samples import Samples
 from reverie.runs.sampling_options import Options, check_count
 from reverie.runs.source_data import load_source_data
 
-REPORTED_OPTIONS = (  # reported only where they are set
+REPORTED_OPTIONS = (  # reported only if set
     "guidance_interval",
     "guidance_rescale",
     "classifier_guidance",
@@ -47,9 +47,9 @@ REPORTED_OPTIONS = (  # reported only where they are set
     "precision",
 )
 
-QUICK_SECONDS = 60.0  # the time limit of --quick
-MIN_SECONDS = 20.0  # that remain for sampling and measuring, however long reading the data takes
-SAMPLING_SHARE = 0.4  # of the time left
+QUICK_SECONDS = 60.0  # time limit of --quick
+MIN_SECONDS = 20.0  # minimum time for sampling and measuring after the data were read
+SAMPLING_SHARE = 0.4  # of the remaining time
 
 Notify = Callable[[str], None]
 
@@ -58,7 +58,8 @@ Notify = Callable[[str], None]
 class Evaluation:
     """The results of an evaluation of one run.
 
-    flags: the names of the faults; verdict: their sentences, the worst first; partial: whether it was interrupted.
+    flags: names of the detected problems; verdict: one sentence for each, the worst first; partial: whether the evaluation was
+    interrupted.
     """
 
     facts: dict[str, Any]
@@ -139,7 +140,7 @@ class EvaluationStopped(KeyboardInterrupt):
 def find_data(
     run: Run, n: int, on_progress: OnProgress = silent, data: DataSource | None = None, data_dir: str | Path | None = None
 ) -> tuple[Dataset, Dataset]:
-    """Return the training and held-out data of a run, read again from their source, or from `data` or `data_dir`.
+    """Return the training and held-out data of a run, read from their source, `data` or `data_dir`.
 
     For points from a formula, the held-out set is 2n new points.
     """
@@ -161,9 +162,9 @@ def of_label(data: Dataset, label: str | None) -> Dataset:
     return data.take(torch.nonzero(data.labels == data.label_names.index(label))[:, 0])
 
 
-def _parts(whole: tuple[Dataset, Dataset], label: str | None) -> tuple[Dataset, Dataset]:
+def _parts(splits: tuple[Dataset, Dataset], label: str | None) -> tuple[Dataset, Dataset]:
     """Return the training and held-out data of one label, or all data; refuse empty sets."""
-    train, held = (of_label(part, label) for part in whole)
+    train, held = (of_label(part, label) for part in splits)
     of = f" of the label {label!r}" if label in train.label_names else ""
     for what, part in (("training", train), ("held-out", held)):
         if not len(part):
@@ -177,7 +178,7 @@ def sample_run(
     """Return n samples, or as many as fit into their share of the time, with the wall and CPU seconds per sample."""
     parts: list[Samples] = []
     count, limit = 0, SAMPLING_SHARE * deadline.left
-    start, worked = deadline.clock(), time.process_time()
+    start, cpu_start = deadline.clock(), time.process_time()
     for part in run.batches(n, on_progress=on_progress, **options):
         parts.append(part)
         count += len(part)
@@ -192,7 +193,7 @@ def sample_run(
             break
     labels = [name for part in parts for name in part.labels or ()]
     samples = Samples(np.concatenate([part.x for part in parts]), labels or None, series=run.kind == "series")
-    return samples, (deadline.clock() - start) / count, (time.process_time() - worked) / count
+    return samples, (deadline.clock() - start) / count, (time.process_time() - cpu_start) / count
 
 
 def evaluate_run(
@@ -216,9 +217,9 @@ def evaluate_run(
     samples_by_steps = "sampler" in run.config.model_family.capabilities
     run.sampling(options) if samples_by_steps else run.check_options(options)
     run.condition(options, 1)  # reports wrong options before the data are read
-    whole, why = None, ""
+    splits, why = None, ""
     try:
-        whole = find_data(run, n, on_progress, data, data_dir)
+        splits = find_data(run, n, on_progress, data, data_dir)
     except UserError as error:
         if data is not None or data_dir is not None or run.config.data.source == MEMORY_SOURCE:
             raise
@@ -226,41 +227,41 @@ def evaluate_run(
     deadline.ensure_left(MIN_SECONDS)
     paced, count = PacedProgress(on_progress, deadline), n
     if run.kind == "text":
-        plan, each, worked = text_metrics.text_plan(run, whole, why, n, quick, on_progress, options)
+        plan, seconds, cpu_seconds = text_metrics.text_plan(run, splits, why, n, quick, on_progress, options)
     elif run.kind == "pairs":
-        plan, each, worked = pair_metrics.pair_plan(run, whole, why, n, on_progress, options)
+        plan, seconds, cpu_seconds = pair_metrics.pair_plan(run, splits, why, n, on_progress, options)
     else:
-        samples, each, worked = sample_run(run, n, notify, on_progress, options, deadline)
+        samples, seconds, cpu_seconds = sample_run(run, n, notify, on_progress, options, deadline)
         count = len(samples)
-        plan = _plan(run, samples, whole, why, features, quick, options, paced)
+        plan = _plan(run, samples, splits, why, features, quick, options, paced)
     sections, finished = measure_planned(plan, deadline, paced)
-    found = _conclude(run, (count, n), options, quick, sections, each, worked, partial=not finished)
+    found = _conclude(run, (count, n), options, quick, sections, seconds, cpu_seconds, partial=not finished)
     if not finished:
         raise EvaluationStopped(found)
     return found
 
 
 def _plan(
-    run: Run, samples: Samples, whole: tuple[Dataset, Dataset] | None, why: str,
+    run: Run, samples: Samples, splits: tuple[Dataset, Dataset] | None, why: str,
     features: str | Callable[[Tensor], Tensor] | Features, quick: bool, options: Options, on_progress: PacedProgress,
 ) -> list[PlannedSection]:  # fmt: skip
     """Return the planned sections for samples of points, images or series."""
     known, seed, label, deadline = run.config.data, options.get("seed", 0), options.get("label"), on_progress.deadline
     steered = label not in (None, "all") or options.get("guidance", 1.0) != 1 or has_condition(options)
     try:
-        if whole is None:
+        if splits is None:
             raise UserError(why)
-        train, held = _parts(whole, label)
+        train, held = _parts(splits, label)
     except UserError as error:
         why = str(error)
-        lost = [ready_section(section) for section in sections_without_data(samples.x, samples.labels, why, samples.kind)]
-        return [*lost, *model_plan(run, None, quick, seed, on_progress, options, steered=steered, why=why)]
+        missed = [ready_section(section) for section in sections_without_data(samples.x, samples.labels, why, samples.kind)]
+        return [*missed, *model_plan(run, None, quick, seed, on_progress, options, steered=steered, why=why)]
     if isinstance(run, DistributedRun) and run.team is not None and run.kind == "images":
-        features = share_features(features, *whole, on_progress, run.team, deadline)
+        features = share_features(features, *splits, on_progress, run.team, deadline)
     captioned = known.condition is not None
     labels = None if captioned else samples.labels
     source = known.source or known.name
-    data = collect_data(samples.x, train, held, labels, features, seed, quick, on_progress, source, whole, deadline)
+    data = collect_data(samples.x, train, held, labels, features, seed, quick, on_progress, source, splits, deadline)
     plan = sample_plan(data)
     if captioned and known.condition is not None and known.condition.length and samples.labels is not None:
         request = train, held, data.samples, list(samples.labels), options
@@ -270,12 +271,12 @@ def _plan(
 
 
 def _conclude(
-    run: Run, counts: tuple[int, int], options: Options, quick: bool, sections: list[ReportSection], each: float,
-    worked: float, *, partial: bool,
+    run: Run, counts: tuple[int, int], options: Options, quick: bool, sections: list[ReportSection], seconds: float,
+    cpu_seconds: float, *, partial: bool,
 ) -> Evaluation:  # fmt: skip
     """Return the sections with facts and verdict.
 
-    counts: numbers of measured and of requested samples; each, worked: wall and CPU seconds per sample.
+    counts: numbers of measured and of requested samples; seconds, cpu_seconds: wall and CPU seconds per sample.
     """
     known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
     samples_by_steps = "sampler" in run.config.model_family.capabilities
@@ -292,7 +293,7 @@ def _conclude(
         **{key: value for key, value in options.items() if key in REPORTED_OPTIONS and value not in (None, 0.0, "fp32")},
         **(dict(zip(("sampler", "steps", "grid"), run.chosen_sampling(options), strict=True)) if samples_by_steps else {}),
         **({"autoguidance": run.autoguidance} if options.get("autoguidance") is None and run.autoguidance != 1 else {}),
-        "milliseconds_per_sample": 1e3 * each, "processor_milliseconds_per_sample": 1e3 * worked, "quick": quick,
+        "milliseconds_per_sample": 1e3 * seconds, "processor_milliseconds_per_sample": 1e3 * cpu_seconds, "quick": quick,
         "held_out_loss": rows[-1]["held_out"] if rows else None,
     }  # fmt: skip
     return Evaluation(facts, tuple(sections), tuple(flags), tuple(verdict), partial)

@@ -1,6 +1,6 @@
 """Image features computed by several processes: each computes its own numbered blocks.
 
-Block contents and order do not depend on the number of processes, so all figures made of the features are the same.
+Block contents and order do not depend on the number of processes, so all metrics of the features are the same.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def share_features(
     choice: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, on_progress: OnProgress, team: Team,
     deadline: Deadline | None = None,
 ) -> Features:  # fmt: skip
-    """Return the features of `choose_features`, computed by a team; features of a given function by the leader alone."""
+    """Return the features of `choose_features`, computed by a team; the leader alone evaluates a given function."""
     seconds = classifier_seconds(deadline or Deadline())
     found = choose_features(choice, train, held, on_progress, seconds)
     if not isinstance(choice, str):
@@ -76,7 +76,7 @@ class FeatureWorker:
         self.compute: Callable[[Tensor], Tensor] | None = None
 
     def __call__(self, step: StepInstruction) -> None:
-        """Follow one instruction of the leader."""
+        """Execute one instruction of the leader."""
         received: Any = json.loads(self.team.broadcast_text())
         if step.order == Instruction.OPEN_FEATURES:
             self._prepare(received["name"], tuple(map(int, received["shape"])), int(received["classes"]))

@@ -46,11 +46,11 @@ def nll_section(run: Run, held: Dataset, quick: bool) -> ReportSection:
         if left > 0:
             texts.append(text[:left])
             left -= len(text)
-    start, worked = time.perf_counter(), time.process_time()
+    start, cpu_start = time.perf_counter(), time.process_time()
     found = language_model(run).cost(texts)
     figure = score(found.bits, found.error, unit=UNIT, n=found.characters, bits_per_byte=found.bits_per_byte,
                    nats_per_token=found.nats / found.tokens, tokens=found.tokens, seconds=time.perf_counter() - start,
-                   processor_seconds=time.process_time() - worked)  # fmt: skip
+                   processor_seconds=time.process_time() - cpu_start)  # fmt: skip
     verdict = f"The NLL of held-out text is {format_score(figure, '.3f')} {UNIT}, {found.bits_per_byte:.3f} bits per byte."
     notes = (
         f"The NLL is exact: {found.characters:,} characters in {found.tokens:,} tokens, {figure['nats_per_token']:.4f} nats per"
@@ -110,9 +110,9 @@ def text_plan(
     run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, quick: bool, on_progress: OnProgress, options: Options
 ) -> tuple[list[PlannedSection], float, float]:
     """Return the planned sections of a run of text, and the wall and CPU seconds per sample."""
-    start, worked = time.perf_counter(), time.process_time()
+    start, cpu_start = time.perf_counter(), time.process_time()
     texts = run.sample(n, on_progress=on_progress, **options).texts
-    each, work = (time.perf_counter() - start) / n, (time.process_time() - worked) / n
+    each, work = (time.perf_counter() - start) / n, (time.process_time() - cpu_start) / n
     written = sum(map(len, texts))
     speed = {"characters": written, "characters_per_processor_second": written / max(1e-9, work * n)}
     shown = tuple(f"{text!r}" for text in texts[:SHOWN])

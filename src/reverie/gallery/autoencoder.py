@@ -1,4 +1,4 @@
-"""An autoencoder: reconstructions, codes, interpolation, and its error beside that of the best linear map."""
+"""An autoencoder: reconstructions, codes, interpolation, and its error compared with PCA."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from reverie.runs.run import Run, load
 from reverie.runs.source_data import load_source_data
 
 SHOWN, PATHS, PER_PATH = 10, 3, 9  # reconstructions; interpolations, and images of each
-CODED = 1000  # images whose codes are shown
-GRID = 12  # decoded codes on a side of the grid
-EDGE = 0.02  # share of the codes beyond each side of the grid
+MAX_CODES = 1000  # images whose codes are shown
+GRID = 12  # decoded codes along a side of the grid
+EDGE = 0.02  # fraction of the codes outside the grid on each side
 
 
 @dataclass(frozen=True)
@@ -52,10 +52,10 @@ class Coder:
         if isinstance(model, VAE) and model.label_count:
             raise UserError(f"the autoencoder of {run.path} needs labels; give one trained without labels")
         train, held = load_source_data(run.config.data, folder=run.path).split(run.config.data.seed)
-        (x, labels), (seen, their) = _some(held, CODED // 2), _some(train, CODED // 2)
-        known = [*(labels if labels is not None else ()), *(their if their is not None else ())]
+        (x, labels), (train_x, train_labels) = _some(held, MAX_CODES // 2), _some(train, MAX_CODES // 2)
+        known = [*(labels if labels is not None else ()), *(train_labels if train_labels is not None else ())]
         names = [run.config.data.labels[int(k)] for k in known] if run.config.data.labels and known else None
-        return cls(model.to_latent, model.from_latent, torch.cat([x, seen]).to(model.device), names, len(x))
+        return cls(model.to_latent, model.from_latent, torch.cat([x, train_x]).to(model.device), names, len(x))
 
     @torch.no_grad()
     def codes(self) -> Tensor:
@@ -73,20 +73,20 @@ def _some(data: Dataset, most: int) -> tuple[Tensor, Tensor | None]:
 
 
 def _rows(rows: list[tuple[str, Tensor]]) -> Figure:
-    """Draw rows of images of equal length with names."""
+    """Draw named rows of images."""
     images = torch.cat([x for _, x in rows]).clamp(0, 1)
     shown = coloured(to_bytes(channels_last(images.cpu().numpy())))
     across = len(rows[0][1])
-    made = figure(max(6.0, 0.8 * across + 1.4), 0.85 * len(rows) + 0.2)
+    fig = figure(max(6.0, 0.8 * across + 1.4), 0.85 * len(rows) + 0.2)
     for k, (name, _) in enumerate(rows):
         for j in range(across):
-            axes = made.add_subplot(len(rows), across, k * across + j + 1)
+            axes = fig.add_subplot(len(rows), across, k * across + j + 1)
             axes.imshow(shown[k * across + j], interpolation="nearest")
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
             if j == 0:
                 axes.set_ylabel(name, rotation=0, ha="right", va="center", fontsize=8)
-    return made
+    return fig
 
 
 def reconstructions(coder: Coder) -> Figure:
@@ -100,8 +100,8 @@ def reconstructions(coder: Coder) -> Figure:
 def codes(coder: Coder) -> Figure:
     """Draw two principal components of codes, coloured by label; two-dimensional codes directly, beside a decoded grid."""
     found = coder.codes().double().cpu()
-    made = figure(6.5, 5.5)
-    axes = made.subplots()
+    fig = figure(6.5, 5.5)
+    axes = fig.subplots()
     if found.shape[1] == 2:
         low, high = found.quantile(EDGE, 0), found.quantile(1 - EDGE, 0)
         first, second = (torch.linspace(float(a), float(b), GRID) for a, b in zip(low, high, strict=True))
@@ -112,7 +112,7 @@ def codes(coder: Coder) -> Figure:
         sheet = np.concatenate([np.concatenate(list(row), 1) for row in tiles])
         axes.imshow(sheet, extent=(float(low[0]), float(high[0]), float(low[1]), float(high[1])), aspect="auto")
         axes.set(xlabel="first dimension", ylabel="second dimension", title="decoded codes")
-        return made
+        return fig
     centred = found - found.mean(0)
     _, values, axes_of = torch.linalg.svd(centred, full_matrices=False)
     shares = values[:2] ** 2 / (values**2).sum()
@@ -120,7 +120,7 @@ def codes(coder: Coder) -> Figure:
     legend(axes, coder.labels)
     across, up = (f"component, {float(share):.0%} of the variance" for share in shares)
     axes.set(xlabel=f"first {across}", ylabel=f"second {up}", title=f"{len(found):,} codes of {found.shape[1]:,} dimensions")
-    return made
+    return fig
 
 
 def interpolation(coder: Coder) -> Figure:
@@ -139,8 +139,8 @@ def interpolation(coder: Coder) -> Figure:
     return _rows(rows)
 
 
-def _lost_by_components(known: Tensor, new: Tensor) -> Tensor:
-    """Return the mean squared error of new data by 1, 2, ... principal components of known data: (k,).  known, new: (N, D)."""
+def _pca_errors(known: Tensor, new: Tensor) -> Tensor:
+    """Return the error (MSE) of new data with 1, 2, ... principal components of known data: (k,).  known, new: (N, D)."""
     if len(known) < 2 or not len(new):
         return torch.empty(0)
     mean = known.mean(0)
@@ -160,12 +160,12 @@ def spectrum(coder: Coder) -> Figure:
     left = (values**2).flip(0).cumsum(0).flip(0) / x.numel()
     error = float((coder.reconstructions().flatten(1).double().cpu() - x).square().mean())
     numbers = coder.codes().shape[1]
-    made = figure(9, 3.8)
-    one, two = made.subplots(1, 2)
+    fig = figure(9, 3.8)
+    one, two = fig.subplots(1, 2)
     one.semilogy(np.arange(1, len(values) + 1), values.clamp_min(1e-12).numpy(), color=ACCENT)
     one.set(xlabel="k", ylabel="singular value", title=f"spectrum of {len(x):,} images")
     two.loglog(np.arange(1, len(left)), left[1:].numpy(), color=ACCENT, label="best linear map of rank k")
-    new = _lost_by_components(x[::2], x[1::2])
+    new = _pca_errors(x[::2], x[1::2])
     two.loglog(np.arange(1, len(new) + 1), new.numpy(), "--", color=ACCENT, label="the same, on held-out images")
     two.plot([numbers], [error], "o", color=WARM, label=f"this autoencoder, {numbers:,} dimensions")
     least = min(error, float(new.min()) if len(new) else error) / 10
@@ -174,7 +174,7 @@ def spectrum(coder: Coder) -> Figure:
     two.legend(fontsize=8, frameon=False)
     for axes in (one, two):
         axes.spines[["top", "right"]].set_visible(False)
-    return made
+    return fig
 
 
 PICTURES = {"reconstructions": reconstructions, "codes": codes, "interpolation": interpolation, "spectrum": spectrum}

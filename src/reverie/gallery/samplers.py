@@ -32,7 +32,7 @@ from reverie.runs.sampling_options import Options
 
 BUDGETS = (5, 10, 20, 50)  # function evaluations
 TOLERANCES = (1e-1, 3e-2, 1e-2, 1e-3)  # of rk45, whose number of evaluations is adaptive
-SHOWN: dict[Kind, int] = {"points": 400, "images": 6}  # data in a cell
+SHOWN: dict[Kind, int] = {"points": 400, "images": 6}  # number of samples in a cell
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Cell:
 
 
 def draw_cell(run: Run, name: str, column: int, n: int, **options: Unpack[Options]) -> Cell:
-    """Sample n data within a budget, counting evaluations and time."""
+    """Sample n times within a budget; count evaluations and measure the time."""
     spec, calls = name, 0
     spacing = build(GRIDS, run.chosen_sampling(options)[2], "grid")
     steps = affordable(build(SAMPLERS, name, "sampler"), spacing, run.diffusion.denoiser.schedule, BUDGETS[column])
@@ -76,8 +76,8 @@ def _show(axes: Axes, cell: Cell, budget: int, limits: tuple[float, float] | Non
     else:
         dots(axes, cell.x)
         axes.set(xlim=limits, ylim=limits, aspect="equal")
-    spent = "" if cell.evaluations == budget else f"{cell.evaluations} evaluations, "
-    axes.set_xlabel(f"{spent}{1e3 * cell.seconds / len(cell.x):.3g} ms each", fontsize=7, color=SOFT, labelpad=2)
+    count_label = "" if cell.evaluations == budget else f"{cell.evaluations} evaluations, "
+    axes.set_xlabel(f"{count_label}{1e3 * cell.seconds / len(cell.x):.3g} ms each", fontsize=7, color=SOFT, labelpad=2)
 
 
 def sheet(run: Run, cells: dict[str, list[Cell]], grid: str) -> Figure:

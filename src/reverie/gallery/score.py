@@ -41,16 +41,16 @@ def arrows(limits: tuple[float, float], count: int = ARROWS) -> Tensor:
 
 
 @torch.no_grad()
-def field(denoiser: Denoiser, places: Tensor, t: float) -> Tensor:
+def field(denoiser: Denoiser, positions: Tensor, t: float) -> Tensor:
     """Return sigma times the score, -E[eps | x], at positions in model units; its length is similar at all levels."""
-    return -denoiser(places, t).eps
+    return -denoiser(positions, t).eps
 
 
-def show_field(axes: Axes, places: np.ndarray, vectors: np.ndarray, colour: str | list[str] = INK) -> None:
+def show_field(axes: Axes, positions: np.ndarray, vectors: np.ndarray, colour: str | list[str] = INK) -> None:
     """Draw arrows at positions; an arrow of length 3 spans the distance between two.  (n, 2) each."""
-    spacing = float(np.ptp(places[:, 0])) / (len(places) ** 0.5 - 1)
+    spacing = float(np.ptp(positions[:, 0])) / (len(positions) ** 0.5 - 1)
     drawn = {"angles": "xy", "scale_units": "xy", "scale": 3 / spacing, "width": 0.004, "headwidth": 4, "zorder": 2}
-    axes.quiver(*places.T, *vectors.T, color=colour, **drawn)
+    axes.quiver(*positions.T, *vectors.T, color=colour, **drawn)
 
 
 def _paths(axes: Axes, run: Run, steps: int, seed: int, limits: tuple[float, float]) -> None:
@@ -69,7 +69,7 @@ def draw(run: str | Path | Run, out: Path, *, device: str = "auto", seed: int = 
     check_picture(out)
     run = run if isinstance(run, Run) else load(run, device)
     if run.config.data.shape != (2,):
-        raise UserError(f"{run.path} is no run of points in the plane, which this gallery needs; train one on 'spiral'")
+        raise UserError(f"{run.path} is not a run of points in the plane, which this gallery needs; train one on 'spiral'")
     model = run.diffusion
     schedule = model.denoiser.schedule
     z = model.encode(torch.from_numpy(run.sample(POINTS, seed=seed).x).to(model.device))
@@ -77,13 +77,13 @@ def draw(run: str | Path | Run, out: Path, *, device: str = "auto", seed: int = 
     rows = fig.subplots(2, len(LEVELS))
     for axes, t in zip(rows[0], LEVELS, strict=True):
         noised = jump(schedule, z, t, Noise(image_seeds(seed, POINTS))).cpu()
-        places = arrows(axis_limits(noised.numpy()))
+        positions = arrows(axis_limits(noised.numpy()))
         alpha, sigma = schedule(t)
         square_axes(axes, axis_limits(noised.numpy()), f"t = {t:g}   alpha {float(alpha):.2f}   sigma {float(sigma):.2f}")
         dots(axes, noised.numpy(), SOFT)
-        show_field(axes, places.numpy(), field(model.denoiser, places.to(z), t).cpu().numpy())
-    begin = run.sample(PATHS, sampler="ddim", steps=1, film=True, seed=seed).film[0][1]
-    limits = axis_limits(np.concatenate([begin, model.decode(z).cpu().numpy()]))
+        show_field(axes, positions.numpy(), field(model.denoiser, positions.to(z), t).cpu().numpy())
+    noise = run.sample(PATHS, sampler="ddim", steps=1, film=True, seed=seed).film[0][1]
+    limits = axis_limits(np.concatenate([noise, model.decode(z).cpu().numpy()]))
     for axes, steps in zip(rows[1], STEPS, strict=True):
         dots(axes, model.decode(z).cpu().numpy(), "#d5dbe1")
         _paths(axes, run, steps, seed, limits)

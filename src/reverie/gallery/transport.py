@@ -1,4 +1,4 @@
-"""Optimal transport: plans, potentials, convergence, and divergences of disjoint supports."""
+"""Optimal transport: plans, potentials, convergence, and divergences between disjoint supports."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def _plans(problem: Problem) -> dict[str, Tensor]:
     return plans
 
 
-def _quiet(axes: Axes) -> None:
+def _hide_axes(axes: Axes) -> None:
     axes.set(xticks=[], yticks=[])
     axes.spines[:].set_visible(False)
 
@@ -61,12 +61,12 @@ def line() -> Figure:
     sides: Any = fig.subfigures(1, len(plans))
     for part, (title, plan) in zip(sides, plans.items(), strict=True):
         corner = part.subplots(2, 2, width_ratios=(1, 5), height_ratios=(1, 5))
-        _quiet(corner[0, 0])
+        _hide_axes(corner[0, 0])
         top, side, middle = corner[0, 1], corner[1, 0], corner[1, 1]
         top.fill_between(grid, b, color=WARM, alpha=0.8, lw=0)
         side.fill_betweenx(grid, -a, color=ACCENT, alpha=0.8, lw=0)
         for axes in (top, side):
-            _quiet(axes)
+            _hide_axes(axes)
             axes.margins(0)
         shown = (plan / plan.max()).sqrt()  # the square root shows small values
         middle.imshow(shown.numpy(), origin="lower", extent=(0, 1, 0, 1), cmap="magma_r", aspect="auto")
@@ -105,25 +105,25 @@ def potentials() -> Figure:
         found = sinkhorn(problem, epsilon, max_iterations=20_000)
         pairs[f"epsilon {epsilon:.1%}"] = (found.f, found.g)
     for axes, side, weights in zip(fig.subplots(1, 2), (0, 1), (a, b), strict=True):
-        there = weights > 1e-4 * weights.max()
-        ground = axes.twinx()
-        ground.fill_between(grid, weights, color=SOFT, alpha=0.25, lw=0)
-        ground.set(yticks=[], ylim=(0, 3 * float(weights.max())))
+        support = weights > 1e-4 * weights.max()
+        background = axes.twinx()
+        background.fill_between(grid, weights, color=SOFT, alpha=0.25, lw=0)
+        background.set(yticks=[], ylim=(0, 3 * float(weights.max())))
         for k, (name, pair) in enumerate(pairs.items()):
             level = (pair[0] * a).sum()  # potentials are determined up to a constant
             values = pair[side] + (level if side else -level)
             colour, style = (INK, "--") if k == 0 else (CYCLE[k - 1], "-")
-            axes.plot(grid[there], values[there], color=colour, ls=style, lw=1.6, label=name)
+            axes.plot(grid[support], values[support], color=colour, ls=style, lw=1.6, label=name)
         axes.set(xlabel="x", title=("f, of the first distribution", "g, of the second")[side])
         axes.set_ylabel("potential, in units of cost")
         axes.spines[["top", "right"]].set_visible(False)
-        ground.spines[:].set_visible(False)
+        background.spines[:].set_visible(False)
     fig.axes[0].legend(frameon=False, fontsize=9)
     return fig
 
 
 def convergence() -> Figure:
-    """Draw the marginal error by iteration at several epsilon; it jumps where epsilon scaling reduces epsilon."""
+    """Draw the marginal error by iteration for several values of epsilon; it jumps where epsilon scaling reduces epsilon."""
     _, _, _, problem = _line()
     fig = figure(8, 4.2)
     axes = fig.subplots()

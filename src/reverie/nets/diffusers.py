@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from reverie.base.errors import UserError
 
 INSTALL = "pip install 'reverie[exchange]'"
-FLOOR = 1e-6  # of the noise level, as in `reverie.diffusion.denoiser.noise_level`
-STEP_TOLERANCE = 0.02  # of a time step: closer levels are rounded to the step
+FLOOR = 1e-6  # minimum noise level, as in `reverie.diffusion.denoiser.noise_level`
+STEP_TOLERANCE = 0.02  # time steps closer than this to an integer are rounded
 
 Down = Literal[
     "DownBlock2D", "AttnDownBlock2D", "ResnetDownsampleBlock2D", "SkipDownBlock2D", "AttnSkipDownBlock2D"
@@ -38,7 +38,7 @@ class DiffusersUNet(nn.Module):
     """`UNet2DModel` of diffusers, conditioned on the time step, or on sigma for time_embedding_type=fourier (arXiv:2006.11239).
 
     It expects data of unit variance: train it with sigma_data 1.  Row 0 of the class embeddings is the null label.
-    x: (B, C, H, W); level: (B,); cond: (B,) or None.  widths are its block_out_channels; the other options have its names.
+    x: (B, C, H, W); level: (B,); cond: (B,) or None.  widths is its block_out_channels; all other names are its own.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class DiffusersUNet(nn.Module):
         try:
             from diffusers import UNet2DModel
         except ImportError:
-            raise UserError(f"the network diffusers-unet is that of diffusers, which is not installed: {INSTALL}") from None
+            raise UserError(f"the network diffusers-unet needs the package diffusers; install it with: {INSTALL}") from None
         unit = 2 ** (len(widths) - 1)
         if height % unit or width % unit:
             raise UserError(f"this U-Net needs a height and width divisible by {unit}, got {height}x{width}")
@@ -102,11 +102,11 @@ class DiffusersUNet(nn.Module):
         try:
             self.unet: Any = UNet2DModel(**options)
         except (ValueError, TypeError, ZeroDivisionError) as error:
-            raise UserError(f"diffusers makes no such U-Net: {' '.join(str(error).split())[:200]}") from None
+            raise UserError(f"UNet2DModel rejects these options: {' '.join(str(error).split())[:200]}") from None
         self.labels = labels
 
     def levels_and_steps(self, level: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the log-SNR of noise levels and their time steps, rounded to a step that is near: (B,) each."""
+        """Return the log-SNR of noise levels and their time steps, rounded within STEP_TOLERANCE of an integer: (B,) each."""
         e = level.to(device="cpu", dtype=torch.float64).clamp(-13.815, 13.815).exp()
         log_snr = (e * (1 + FLOOR) - FLOOR).log() - (1 + FLOOR - FLOOR * e).log()
         table = self.log_snr

@@ -24,7 +24,7 @@ CLASSIFIER_FILE = "classifier.safetensors"
 class ClassifierFacts(BaseModel):
     """The metadata of a classifier.
 
-    fingerprint: of its training data; accuracy: on held-out data, by time.
+    fingerprint: of its training data; accuracy: on held-out data by diffusion time.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -39,7 +39,7 @@ class ClassifierFacts(BaseModel):
 
 
 def classifier_for(config: Config, seed: int = 0, device: str = "cpu") -> Classifier:
-    """Return an untrained classifier for the data of a run; without memory on the device "meta"."""
+    """Return an untrained classifier for the data of a run; on the device "meta" it allocates no memory."""
     settings = settings_of(config.family)
     schedule = build(SCHEDULES, settings.schedule, "schedule")
     with torch.device(device):
@@ -55,15 +55,15 @@ def write_classifier(folder: Path, classifier: Classifier, facts: ClassifierFact
 
 def read_classifier(folder: Path, config: Config) -> Classifier:
     """Read the classifier of a run."""
-    path, again = folder / CLASSIFIER_FILE, f"train it again with: reverie train-classifier {shlex.quote(str(folder))}"
+    path, advice = folder / CLASSIFIER_FILE, f"train it again with: reverie train-classifier {shlex.quote(str(folder))}"
     if not path.is_file():
-        raise UserError(f"the run {folder} has no classifier; {again.replace('it again', 'one')}")
+        raise UserError(f"the run {folder} has no classifier; {advice.replace('it again', 'one')}")
     wanted = tensor_specs(classifier_for(config, device="meta").state_dict())
     state, facts = read_tensors(
-        path, lambda _: wanted, TypeAdapter(ClassifierFacts), fits="a classifier of this run", advice=f"; {again}"
+        path, lambda _: wanted, TypeAdapter(ClassifierFacts), fits="a classifier of this run", advice=f"; {advice}"
     )
     if facts.fingerprint != config.data.fingerprint:
-        raise UserError(f"{path} was trained on other data than the run; {again}")
+        raise UserError(f"{path} was trained on different data from the run; {advice}")
     classifier = classifier_for(config)
     classifier.load_state_dict(state)
     return classifier.requires_grad_(False).eval()

@@ -35,7 +35,7 @@ from reverie.runs.writing import as_text, write
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BETWEEN = "\n" + "-" * 60 + "\n"  # separates the texts of a file
+SEPARATOR = "\n" + "-" * 60 + "\n"  # between the texts of a file
 
 
 def describe_samples(x: np.ndarray) -> str:
@@ -48,9 +48,9 @@ def describe_samples(x: np.ndarray) -> str:
 class Samples:
     """Samples in user units with their labels, and the frames of their trajectory if kept.
 
-    x: float32: points (N, D), images (N, H, W) or (N, H, W, C) in [0, 1], series (N, T, C); or texts as codes of characters
-    (N, L), see `reverie.data.text_windows`, or pairs of source and target (N, 2, L); series, text, paired: which of these;
-    titles: of the images on a sheet; columns: names of coordinates, or of the values of a time step.
+    x: float32: points (N, D), images (N, H, W) or (N, H, W, C) in [0, 1], series (N, T, C); texts as character
+    codes (N, L), see `reverie.data.text_windows`, or pairs of source and target (N, 2, L); series, text, paired: whether x is
+    one of these; titles: of the images on a sheet; columns: names of the coordinates, or of the channels of a series.
     """
 
     x: np.ndarray
@@ -98,7 +98,7 @@ class Samples:
 
     @property
     def texts(self) -> list[str]:
-        """The samples as strings, of pairs the targets; consecutive texts are separated by a newline."""
+        """The samples as strings; for pairs, the targets.  Consecutive texts are separated by a newline."""
         if self.paired:
             return [target for _, target in self.pairs]
         if not self.text:
@@ -117,7 +117,7 @@ class Samples:
         if self.kind not in ("points", "series"):
             raise UserError(f"these samples are {self.kind}, which have no table; use .x")
         names = list(self.columns) or [f"x{k + 1}" for k in range(self.x.shape[-1])]
-        number, moment, label = (_other(name, names) for name in ("series", "moment", "label"))
+        number, moment, label = (_unused_name(name, names) for name in ("series", "moment", "label"))
         head = [number, moment, *names] if self.series else names
         yield [*map(as_text, head), *([label] if self.labels is not None else [])]
         for k, values in enumerate(self.x.astype(np.float32)):
@@ -140,7 +140,7 @@ class Samples:
 
     def _repr_png_(self) -> bytes:
         if self.text or self.paired:
-            raise UserError(f"text has no picture; use .texts, or .save as X{TEXTS[self.kind]}")
+            raise UserError(f"text cannot be drawn; use .texts, or .save as X{TEXTS[self.kind]}")
         if self.kind != "images":
             return png_bytes(self._figure())
         return _png(contact_sheet(to_bytes(self.x), self.titles))
@@ -152,9 +152,9 @@ class Samples:
         return scatter(self.x, self.labels, columns=self.columns)
 
     def save(self, path: str | Path, overwrite: bool = False) -> list[Path]:
-        """Write .npy, .csv, .png, .gif or .mp4, or a folder with an image file each; return the files written.
+        """Write .npy, .csv, .png, .gif or .mp4, or a folder with one file per image; return the files written.
 
-        overwrite: replace earlier samples in the folder, or labels beside the array.
+        overwrite: replace earlier samples in the folder, or the labels file next to the array.
         """
         check_output(path, overwrite)
         kind = "" if is_folder(path) else Path(path).suffix.lower()
@@ -163,7 +163,7 @@ class Samples:
         match kind:
             case ".txt":
                 with atomic(path) as temporary:
-                    temporary.write_bytes((BETWEEN.join(self.texts) + "\n").encode("utf-8", "backslashreplace"))
+                    temporary.write_bytes((SEPARATOR.join(self.texts) + "\n").encode("utf-8", "backslashreplace"))
             case ".csv":
                 with (
                     atomic(path) as temporary,
@@ -195,8 +195,8 @@ class Samples:
         return [path]
 
 
-def _other(name: str, taken: Sequence[str]) -> str:
-    """Return a column name that is not taken."""
+def _unused_name(name: str, taken: Sequence[str]) -> str:
+    """Return a column name that is not in use."""
     while name in taken:
         name += "_"
     return name

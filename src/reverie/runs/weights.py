@@ -1,4 +1,4 @@
-"""The weights of a run, with the settings of their model, which are checked when they are read."""
+"""The weights of a run, with the settings of their model, which are validated on reading."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from reverie.runs.adapters import AdapterFacts, write_adapter
 from reverie.runs.config import Config, build_model, model_forms, present_family
 from reverie.runs.folder import CONFIG, WEIGHTS_FILE, read_metrics
 
-AGAIN = "; restore it or train the run again"
+ADVICE = "; restore it or train the run again"
 
 
 class WeightsMetadata(ConfigSection):
     """The metadata of weights: shape of the data, a hash of their labels or conditions, and the table [family].
 
-    Excludes settings that the training determines at its end.  ended: the step at which the training ended, 0 before, None in
+    Excludes settings that training determines at its end.  ended: the step at which the training ended, 0 before, None in
     older files.
     """
 
@@ -53,18 +53,18 @@ def weights_metadata(config: Config, ended: int | None = None) -> WeightsMetadat
     )
 
 
-def _differences(kept: WeightsMetadata, config: Config) -> list[str]:
+def _differences(stored: WeightsMetadata, config: Config) -> list[str]:
     """Return the names of the settings in which the metadata of weights and a configuration differ."""
     family = config.model_family
     try:  # with defaults for newer settings
-        settings = family.settings.model_validate(present_family(kept.family)).model_dump(
+        settings = family.settings.model_validate(present_family(stored.family)).model_dump(
             mode="json", exclude=set(family.set_by_training)
         )
     except ValidationError:
         return ["family"]
     now = weights_metadata(config)
     differing = [f"family.{key}" for key, value in now.family.items() if settings.get(key) != value]
-    return differing + [f"data.{key}" for key in ("shape", "labels") if getattr(kept, key) != getattr(now, key)]
+    return differing + [f"data.{key}" for key in ("shape", "labels") if getattr(stored, key) != getattr(now, key)]
 
 
 def write_weights(
@@ -72,24 +72,24 @@ def write_weights(
 ) -> None:  # fmt: skip
     """Write model.safetensors, or another file of weights; adapters are merged into it and also saved separately.
 
-    ended: see `WeightsMetadata`; a training is over when its weights, which are written last, record it.
+    ended: see `WeightsMetadata`.  Weights are written last, so they record whether training is complete.
     """
     rank, start = config.training.lora, config.start
-    if file == WEIGHTS_FILE and rank is not None and start is not None and (alone := adapter_weights(model)):
-        write_adapter(folder, alone, AdapterFacts(base=start.weights, rank=rank, labels=config.data.labels))
+    if file == WEIGHTS_FILE and rank is not None and start is not None and (adapter := adapter_weights(model)):
+        write_adapter(folder, adapter, AdapterFacts(base=start.weights, rank=rank, labels=config.data.labels))
     write_tensors(folder / file, merged_weights(model), weights_metadata(config, ended).model_dump_json())
 
 
 def is_finished(folder: Path) -> bool:
-    """Return whether a run is complete, by its last report and the metadata of its weights."""
+    """Return whether a run is complete, from its last report and the metadata of its weights."""
     rows = read_metrics(folder)
     if not rows or rows[-1]["fraction"] < 1 or not (folder / WEIGHTS_FILE).is_file():
         return False
     try:
-        made = read_facts(folder / WEIGHTS_FILE, FACTS)
+        metadata = read_facts(folder / WEIGHTS_FILE, FACTS)
     except UserError:  # a damaged file is written again
         return False
-    return made is None or made.ended in (None, rows[-1]["i"])
+    return metadata is None or metadata.ended in (None, rows[-1]["i"])
 
 
 def read_weights(folder: Path, config: Config, file: str = WEIGHTS_FILE) -> Model:
@@ -101,12 +101,12 @@ def read_weights(folder: Path, config: Config, file: str = WEIGHTS_FILE) -> Mode
     if not path.is_file():
         raise UserError(f"the run {folder} has no weights: {path} is missing; train it again")
 
-    def wanted(kept: WeightsMetadata | None) -> dict[str, TensorSpec]:  # older files have no metadata
-        if kept is not None and (differing := _differences(kept, config)):
-            raise UserError(f"{path} does not fit {CONFIG}: different {' and '.join(differing)}{AGAIN}")
+    def expected_specs(stored: WeightsMetadata | None) -> dict[str, TensorSpec]:  # older files have no metadata
+        if stored is not None and (differing := _differences(stored, config)):
+            raise UserError(f"{path} does not fit {CONFIG}: different {' and '.join(differing)}{ADVICE}")
         return model_forms(config)
 
-    state, _ = read_tensors(path, wanted, FACTS, fits=CONFIG, advice=AGAIN)
+    state, _ = read_tensors(path, expected_specs, FACTS, fits=CONFIG, advice=ADVICE)
     model = build_model(config)
     model.load_state_dict(state)
     return model

@@ -1,4 +1,4 @@
-"""Results of inpainting and restoration: several for one picture, which display and save themselves."""
+"""Results of inpainting and restoration: arrays with plots and files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILL = np.array([0.80, 0.86, 0.95])  # the colour of unknown pixels
-SHOWN, ACROSS = 32, 10  # the most results on a sheet, and panels in a row
+MAX_SHOWN, MAX_COLUMNS = 32, 10  # results on a sheet, and panels in a row
 PANEL = 1.25  # width in inches
 
 
@@ -46,7 +46,7 @@ class Restored:
     """Results in user units, one per seed, with the observed picture and, if known, the original.
 
     x: (N, D), (N, H, W) or (N, H, W, C) float32; observed: a picture or a point, NaN where unknown; original: a picture;
-    model_points: unconditional samples for comparison; figures: of the results.
+    model_points: unconditional samples for comparison; figures: metrics of the results.
     """
 
     x: np.ndarray
@@ -104,13 +104,13 @@ class Restored:
         panels: list[tuple[str, Any]] = [("original", self.original)] if self.original is not None else []
         name = "masked" if np.isnan(self.observed).any() else "input"
         panels.append((f"{name}, {self.figures['psnr_input']:.1f} dB" if scores else name, self.observed))
-        for k, image in enumerate(self.x[:SHOWN]):
+        for k, image in enumerate(self.x[:MAX_SHOWN]):
             parts = [*([f"label {self.labels[k]}"] if self.labels else []), *([f"{scores[k]:.1f} dB"] if scores else [])]
             panels.append((", ".join(parts) or f"result {k}", image))
-        down = -(-(len(panels) + 1) // ACROSS)
-        across = -(-(len(panels) + 1) // down)
-        made = figure(PANEL * across, 1.6 * down + 0.35)
-        grid = made.subplots(down, across, squeeze=False).ravel()
+        rows = -(-(len(panels) + 1) // MAX_COLUMNS)
+        columns = -(-(len(panels) + 1) // rows)
+        fig = figure(PANEL * columns, 1.6 * rows + 0.35)
+        grid = fig.subplots(rows, columns, squeeze=False).ravel()
         for axes in grid:
             axes.set_axis_off()
         for axes, (title, image) in zip(grid, panels, strict=False):
@@ -120,16 +120,16 @@ class Restored:
         std = self.std if self.std.ndim == 2 else np.sqrt((self.std**2).mean(-1))
         shown = last.imshow(std, cmap="magma", vmin=0, vmax=max(float(std.max()), 1e-3), interpolation="nearest")
         last.set_title("standard deviation", fontsize=8, color=INK)
-        bar = made.colorbar(shown, cax=last.inset_axes((0.0, -0.11, 1.0, 0.06)), orientation="horizontal")
+        bar = fig.colorbar(shown, cax=last.inset_axes((0.0, -0.11, 1.0, 0.06)), orientation="horizontal")
         bar.ax.tick_params(labelsize=6, length=2, colors=INK)
         bar.outline.set_visible(False)
-        set_suptitle(made, self.title)
-        return made
+        set_suptitle(fig, self.title)
+        return fig
 
     def _plane(self) -> Figure:
-        made = figure(5, 5)
+        fig = figure(5, 5)
         others = self.model_points if self.model_points is not None else self.x
-        axes: Axes = point_axes(made.subplots(), limits_of(np.concatenate([others, self.x])), self.title)
+        axes: Axes = point_axes(fig.subplots(), limits_of(np.concatenate([others, self.x])), self.title)
         dots(axes, others, "#c3ccd6")
         dots(axes, self.x, ACCENT)
         lines = (axes.axvline, axes.axhline)
@@ -139,18 +139,18 @@ class Restored:
         axes.scatter([], [], s=20, c="#c3ccd6", label="unconditional")
         axes.scatter([], [], s=20, c=ACCENT, label="given known coordinates")
         axes.legend(fontsize=8, loc="upper right", framealpha=0.9, labelcolor=INK, edgecolor=SOFT)
-        return made
+        return fig
 
 
 def check_results(out: str | Path, overwrite: bool = False) -> None:
-    """Refuse an output that results cannot be written to, before any work for it."""
+    """Refuse an output path that results cannot be written to."""
     if not is_folder(out) and Path(out).suffix.lower() not in (".png", ".npy"):
         raise UserError(f"cannot write {out}: use a name that ends in .png or .npy, or a folder")
     check_output(out, overwrite)
 
 
 def _shown(image: np.ndarray) -> np.ndarray:
-    """Return a picture as (H, W, 3) uint8, with unknown pixels in a colour of their own and transparency on white."""
+    """Return a picture as (H, W, 3) uint8, with unknown pixels coloured and transparency composited on white."""
     pixels = image[..., None] if image.ndim == 2 else image
     hidden = np.isnan(pixels).any(-1)
     if pixels.shape[-1] == 4:

@@ -1,4 +1,4 @@
-"""Transitions between two views of a picture: a rotation where possible, otherwise a motion of each pixel."""
+"""Transitions between two views of a picture: a rotation if possible, otherwise a linear motion of each pixel."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from reverie.diffusion.views import Identity, InnerCircle, SizedView
 from reverie.draw.picture import to_bytes
 
 
-def interpolate_views(x: np.ndarray, start: SizedView, end: SizedView, share: float, factor: int) -> np.ndarray:
+def interpolate_views(x: np.ndarray, start: SizedView, end: SizedView, fraction: float, factor: int) -> np.ndarray:
     """Return pictures between two views, enlarged by an integer factor.
 
-    x: (N, H, W, C) in [0, 1]; share: how far, 0 to 1; returns (N, H', W', 3) uint8.
+    x: (N, H, W, C) in [0, 1]; fraction: progress from 0 to 1; returns (N, H', W', 3) uint8.
     """
     colour = np.broadcast_to(x[..., :3], (*x.shape[:3], 3))
-    turn = _turn(start, end)
-    if turn is None or share in (0.0, 1.0):
-        return _moved(colour, start, end, share, factor)
+    turn = _rotation(start, end)
+    if turn is None or fraction in (0.0, 1.0):
+        return _move(colour, start, end, fraction, factor)
     whole = start.view.turn is not None and end.view.turn is not None
-    return np.stack([_turned(image, turn * share, whole) for image in _moved(colour, start, start, 0.0, factor)])
+    return np.stack([_rotate(image, turn * fraction, whole) for image in _move(colour, start, start, 0.0, factor)])
 
 
-def _turn(start: SizedView, end: SizedView) -> float | None:
-    """Return the angle in degrees by which the picture, or its inner circle, turns, or None if the views differ otherwise."""
+def _rotation(start: SizedView, end: SizedView) -> float | None:
+    """Return the rotation in degrees of the picture or its inner circle, or None if the views do not differ by a rotation."""
     a, b = start.view, end.view
     if a.turn is not None and b.turn is not None:
         return (b.turn - a.turn + 179) % 360 - 179
@@ -34,8 +34,8 @@ def _turn(start: SizedView, end: SizedView) -> float | None:
     return None
 
 
-def _turned(image: np.ndarray, degrees: float, whole: bool) -> np.ndarray:
-    """Return an image, (H, W, 3) uint8, or only its inner disc, turned counter-clockwise about the center."""
+def _rotate(image: np.ndarray, degrees: float, whole: bool) -> np.ndarray:
+    """Return an image, (H, W, 3) uint8, or only its inner disc, rotated counter-clockwise about the centre."""
     height, width = image.shape[:2]
     page = Image.fromarray(image)
     edge = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
@@ -50,21 +50,21 @@ def _turned(image: np.ndarray, degrees: float, whole: bool) -> np.ndarray:
     return np.asarray(page)
 
 
-def _moved(x: np.ndarray, start: SizedView, end: SizedView, share: float, factor: int) -> np.ndarray:
-    """Return pictures with every pixel a share of the straight line from its place in one view to that in another."""
+def _move(x: np.ndarray, start: SizedView, end: SizedView, fraction: float, factor: int) -> np.ndarray:
+    """Return pictures with every pixel at a fraction of the straight line between its positions in two views."""
     count, height, width = x.shape[:3]
-    places = np.stack([start.inverse.numpy(), end.inverse.numpy()]).astype(np.float64)
-    y = (1 - share) * (places[0] // width) + share * (places[1] // width)
-    across = (1 - share) * (places[0] % width) + share * (places[1] % width)
-    sign = (1 - share) * start.sign + share * end.sign
+    positions = np.stack([start.inverse.numpy(), end.inverse.numpy()]).astype(np.float64)
+    y = (1 - fraction) * (positions[0] // width) + fraction * (positions[1] // width)
+    across = (1 - fraction) * (positions[0] % width) + fraction * (positions[1] % width)
+    sign = (1 - fraction) * start.sign + fraction * end.sign
     pixels = to_bytes((sign * (2 * x - 1) + 1) / 2).reshape(count, height * width, 3)
-    ground = np.median(pixels, axis=1).astype(np.uint8)  # (N, 3), the colour of places without a pixel
+    background = np.median(pixels, axis=1).astype(np.uint8)  # (N, 3), the background colour
     top, left = np.rint(y * factor).astype(int), np.rint(across * factor).astype(int)
     inside = np.arange(factor)
     rows = (top[:, None, None] + inside[:, None]).clip(0, height * factor - 1)
     columns = (left[:, None, None] + inside).clip(0, width * factor - 1)
-    out = np.broadcast_to(ground[:, None, None], (count, height * factor, width * factor, 3)).copy()
-    for k in range(count):  # the pixels that differ most from the ground come last
-        order = np.abs(pixels[k].astype(int) - ground[k]).sum(1).argsort(kind="stable")
+    out = np.broadcast_to(background[:, None, None], (count, height * factor, width * factor, 3)).copy()
+    for k in range(count):  # pixels that differ most from the background are drawn last
+        order = np.abs(pixels[k].astype(int) - background[k]).sum(1).argsort(kind="stable")
         out[k][rows[order], columns[order]] = pixels[k][order][:, None, None]
     return out

@@ -42,7 +42,7 @@ def _std_image(std: np.ndarray) -> str:
 
 
 def upload(open_runs: OpenRuns, job: Job, request: UploadRequest) -> dict[str, Any]:
-    """Store an image, and return it as the run sees it."""
+    """Store an image; return it in the size and mode of the run."""
     try:
         content = base64.b64decode(request.content, validate=True)
     except (binascii.Error, ValueError):

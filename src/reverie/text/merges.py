@@ -76,10 +76,10 @@ class ByteBPETokenizer(Tokenizer):
     def encode(self, text: str) -> Ids:
         """Return the tokens of a text."""
         codes = codes_of(text)
-        odd = (codes >= SURROGATES.start) & (codes < SURROGATES.stop)  # lone surrogates, which `tokenizers` refuses
-        bounds = [0, *(np.flatnonzero(np.diff(odd)) + 1).tolist(), len(text)]
+        is_surrogate = (codes >= SURROGATES.start) & (codes < SURROGATES.stop)  # lone surrogates, which `tokenizers` refuses
+        bounds = [0, *(np.flatnonzero(np.diff(is_surrogate)) + 1).tolist(), len(text)]
         return concatenate(
-            self.of_byte[np.frombuffer(utf8(text[a:b]), np.uint8)] if odd[a] else _split(self.splitter, text[a:b])
+            self.of_byte[np.frombuffer(utf8(text[a:b]), np.uint8)] if is_surrogate[a] else _split(self.splitter, text[a:b])
             for a, b in itertools.pairwise(bounds)
             if b > a
         )
@@ -131,11 +131,11 @@ def learned_merges(texts: Iterable[str], alphabet: str, tokens: int, on_bytes: b
         show_progress=False,
     )
     alphabet_set = set(alphabet)
-    splitter.train_from_iterator(texts if on_bytes else (_without_rare(text, alphabet_set) for text in texts), trainer)
+    splitter.train_from_iterator(texts if on_bytes else (_only_alphabet(text, alphabet_set) for text in texts), trainer)
     found = json.loads(splitter.to_str())["model"]["merges"]
     return tuple((str(a), str(b)) for a, b in found)
 
 
-def _without_rare(text: str, alphabet_set: set[str]) -> str:
+def _only_alphabet(text: str, alphabet_set: set[str]) -> str:
     """Return a text without the characters that are not in the alphabet."""
     return text if alphabet_set.issuperset(text) else "".join(c for c in text if c in alphabet_set)

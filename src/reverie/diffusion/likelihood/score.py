@@ -1,11 +1,11 @@
-"""Losses of score models, each smallest for the score of the density that the data come from.
+"""Losses of score models; the score of the data density minimises each.
 
-With s the model's score, p the data's density and q its noised form:
+With s the model's score, p the data density and q the density of noisy data:
 
     Fisher divergence         1/2 E_p |s - grad log p|²
-    implicit                  E_p [1/2 |s|² + div s], which differs from it by a constant (Hyvärinen, JMLR 6, 2005, theorem 1)
+    implicit                  E_p [1/2 |s|² + div s], equal up to a constant (Hyvärinen, JMLR 6, 2005, theorem 1)
     sliced                    E_p [1/2 |s|² + v^T ds/dx v] over random v, the same in expectation (arXiv:1905.07088, eq. 8)
-    denoising                 1/2 E |s(x0 + sigma eps) + eps / sigma|², which is the implicit one of q but for a constant
+    denoising                 1/2 E |s(x0 + sigma eps) + eps / sigma|², the implicit loss of q up to a constant
                               (Vincent, "A connection between score matching and denoising autoencoders", 2011)
 """
 

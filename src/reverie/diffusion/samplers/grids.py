@@ -1,6 +1,6 @@
-"""Time grids: which times a trajectory visits.  A grid is a value; called with a schedule and a number of steps it gives times.
+"""Time grids: the times of a trajectory, computed from a schedule and a number of steps.
 
-Most fall from `start` to `end`, or to t_min.  All end above sigma = 0, because the last act of sampling is an estimate.
+Most decrease from `start` to `end`, by default t_min.  All end above sigma = 0, because sampling ends with an estimate of x0.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from reverie.base.errors import UserError
 from reverie.base.spec import build
 from reverie.diffusion.schedule import Schedule
 
-MAX_NOISE_RATIO = 100.0  # sigma / alpha at which grids begin that need it finite, where the schedule ends at alpha = 0
+MAX_NOISE_RATIO = 100.0  # first sigma / alpha of grids in the log-SNR, if the schedule ends at alpha = 0
 
 
 class Grid(ABC):
-    """A rule for times."""
+    """A time grid."""
 
     @abstractmethod
     def __call__(self, schedule: Schedule, steps: int) -> Tensor:
@@ -31,7 +31,7 @@ class Grid(ABC):
 
 @dataclass(frozen=True)
 class DecreasingGrid(Grid):
-    """A grid that falls from start to end."""
+    """A grid that decreases from start to end."""
 
     start: float = 1.0
     end: float | None = None
@@ -44,38 +44,38 @@ class DecreasingGrid(Grid):
         """Return the times, from start to end."""
         end = schedule.t_min if self.end is None else self.end
         if not end < self.start:
-            raise UserError(f"a grid that starts at t = {self.start:g} cannot fall to t = {end:g}")
-        return self.place(schedule, end, torch.linspace(0, 1, steps, dtype=torch.float64))
+            raise UserError(f"a grid that starts at t = {self.start:g} cannot decrease to t = {end:g}")
+        return self.times_at(schedule, end, torch.linspace(0, 1, steps, dtype=torch.float64))
 
     @abstractmethod
-    def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
-        """Return the times at these shares of the way from start to end: (steps,)."""
+    def times_at(self, schedule: Schedule, end: float, fraction: Tensor) -> Tensor:
+        """Return the times at these fractions, 0 at start and 1 at end: (steps,)."""
 
 
 @dataclass(frozen=True)
 class Uniform(DecreasingGrid):
-    """Evenly spaced in t (arXiv:2010.02502); for a discrete chain of as many steps, its own times."""
+    """Evenly spaced in t (arXiv:2010.02502); for a discrete chain with this number of steps, its own times."""
 
-    def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
+    def times_at(self, schedule: Schedule, end: float, fraction: Tensor) -> Tensor:
         """Return evenly spaced times."""
-        return _between(self.start, end, share)
+        return _between(self.start, end, fraction)
 
 
 @dataclass(frozen=True)
 class Quadratic(DecreasingGrid):
-    """Evenly spaced in the square root of t: closer towards the data (arXiv:2010.02502, appendix D.2)."""
+    """Evenly spaced in the square root of t: denser towards the data (arXiv:2010.02502, appendix D.2)."""
 
-    def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
+    def times_at(self, schedule: Schedule, end: float, fraction: Tensor) -> Tensor:
         """Return the squares of evenly spaced roots."""
-        return _between(math.sqrt(self.start), math.sqrt(end), share).square()
+        return _between(math.sqrt(self.start), math.sqrt(end), fraction).square()
 
 
 @dataclass(frozen=True)
 class Trailing(Grid):
-    """Evenly spaced, t = start (1 - k / steps) for k < steps, so that the last step to 0 is as long (arXiv:2305.08891).
+    """Evenly spaced, t = start (1 - k / steps) for k < steps, with a last step of equal length to 0.
 
-    arXiv:2305.08891, table 2.  last: where the last step begins instead, 0 for as long as the others; a model that gives
-    data at once needs no short steps.
+    arXiv:2305.08891, table 2.  last: start of the last step instead, or 0 for a last step of equal length; a distilled model
+    needs no short last step.
     """
 
     start: float = 1.0
@@ -89,19 +89,19 @@ class Trailing(Grid):
 
     def __call__(self, schedule: Schedule, steps: int) -> Tensor:
         """Return the times."""
-        share = torch.arange(steps, dtype=torch.float64)
+        fraction = torch.arange(steps, dtype=torch.float64)
         if self.last:
-            return _between(self.start, self.last, share / max(1, steps - 1))
-        return self.start * (1 - share / steps)
+            return _between(self.start, self.last, fraction / max(1, steps - 1))
+        return self.start * (1 - fraction / steps)
 
 
-def _between(first: float, last: float, share: Tensor) -> Tensor:
-    """Return first + share (last - first), exact at both ends."""
-    return first * (1 - share) + last * share
+def _between(first: float, last: float, fraction: Tensor) -> Tensor:
+    """Return first + fraction (last - first), exact at both ends."""
+    return first * (1 - fraction) + last * fraction
 
 
 def _log_noise(schedule: Schedule, t: float) -> float:
-    """Return log(sigma / alpha), that of MAX_NOISE_RATIO where alpha = 0."""
+    """Return log(sigma / alpha), or log(MAX_NOISE_RATIO) if alpha = 0."""
     alpha, sigma = schedule(t)
     if not sigma > 0:
         raise UserError(f"this grid needs noise at its end, and there is none at t = {t:g}; end it above")
@@ -112,19 +112,19 @@ def _log_noise(schedule: Schedule, t: float) -> float:
 class LogSNR(DecreasingGrid):
     """Evenly spaced in the log-SNR (arXiv:2206.00927).  A schedule with alpha = 0 at its end starts at sigma / alpha = 100."""
 
-    def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
+    def times_at(self, schedule: Schedule, end: float, fraction: Tensor) -> Tensor:
         """Return the times at evenly spaced log-SNR."""
-        return self._times(schedule, end, _between(*self._ends(schedule, end), share))
+        return self._times(schedule, end, _between(*self._ends(schedule, end), fraction))
 
     def _ends(self, schedule: Schedule, end: float) -> tuple[float, float]:
         """Return log(sigma / alpha) at the start and at the end."""
-        most, least = _log_noise(schedule, self.start), _log_noise(schedule, end)
-        if not least < most:
-            raise UserError(f"this grid starts at sigma / alpha = {math.exp(most):g}, and at t = {end:g} it is not below that")
-        return most, least
+        highest, lowest = _log_noise(schedule, self.start), _log_noise(schedule, end)
+        if not lowest < highest:
+            raise UserError(f"this grid starts at sigma / alpha = {math.exp(highest):g}, which is not above its end at {end:g}")
+        return highest, lowest
 
     def _times(self, schedule: Schedule, end: float, log_noise: Tensor) -> Tensor:
-        """Return the times with these log(sigma / alpha), the ends without the rounding of the inversion."""
+        """Return the times with these log(sigma / alpha); start and end are set exactly, not by inversion."""
         times = torch.as_tensor(schedule.invert(-2 * log_noise))
         if len(times) > 1:
             times[-1] = end
@@ -135,7 +135,7 @@ class LogSNR(DecreasingGrid):
 
 @dataclass(frozen=True)
 class Karras(LogSNR):
-    """Evenly spaced in (sigma / alpha)^(1 / rho) (arXiv:2206.00364, eq. 5); entered where log-snr is."""
+    """Evenly spaced in (sigma / alpha)^(1 / rho) (arXiv:2206.00364, eq. 5), with the same start as `LogSNR`."""
 
     rho: float = 7.0
 
@@ -144,41 +144,41 @@ class Karras(LogSNR):
         if not self.rho > 0:
             raise UserError(f"rho must be above 0, got {self.rho}")
 
-    def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
+    def times_at(self, schedule: Schedule, end: float, fraction: Tensor) -> Tensor:
         """Return the times at evenly spaced roots of the noise level."""
-        most, least = (math.exp(noise / self.rho) for noise in self._ends(schedule, end))
-        return self._times(schedule, end, self.rho * _between(most, least, share).log())
+        highest, lowest = (math.exp(noise / self.rho) for noise in self._ends(schedule, end))
+        return self._times(schedule, end, self.rho * _between(highest, lowest, fraction).log())
 
 
 @dataclass(frozen=True)
 class Refined(DecreasingGrid):
     """Evenly spaced in t, with the last interval divided into `fine` steps evenly spaced in the log-SNR.
 
-    An even grid jumps from t = 1 / steps to the data, which loses detail finer than that noise.  Of fewer than three times as
-    many steps a third is fine.
+    A uniform grid ends with a jump from t = 1 / steps to the data, which loses detail finer than the noise at that time.  With
+    fewer than three times `fine` steps, a third of the steps is fine.
     """
 
     fine: Annotated[int, Field(ge=1, le=1000)] = 5
 
-    def place(self, schedule: Schedule, end: float, share: Tensor) -> Tensor:
-        """Return evenly spaced times, and closer ones near the data."""
-        fine = min(self.fine, len(share) // 3)
+    def times_at(self, schedule: Schedule, end: float, fraction: Tensor) -> Tensor:
+        """Return evenly spaced times, denser near the data."""
+        fine = min(self.fine, len(fraction) // 3)
         if not fine:
-            return _between(self.start, end, share)
-        even = _between(self.start, end, torch.linspace(0, 1, len(share) - fine + 1, dtype=torch.float64))[:-1]
-        most, least = _log_noise(schedule, float(even[-1])), _log_noise(schedule, end)
+            return _between(self.start, end, fraction)
+        even = _between(self.start, end, torch.linspace(0, 1, len(fraction) - fine + 1, dtype=torch.float64))[:-1]
+        highest, lowest = _log_noise(schedule, float(even[-1])), _log_noise(schedule, end)
         near = torch.as_tensor(
-            schedule.invert(-2 * _between(most, least, torch.linspace(0, 1, fine + 1, dtype=torch.float64)[1:]))
+            schedule.invert(-2 * _between(highest, lowest, torch.linspace(0, 1, fine + 1, dtype=torch.float64)[1:]))
         )
-        near[-1] = end  # without the rounding of the inversion
+        near[-1] = end  # exact
         return torch.cat([even, near])
 
 
 @dataclass(frozen=True)
 class Zigzag(Grid):
-    """Another grid that repeats every `jump` steps `repeats` times: down, up by fresh noise, down again (arXiv:2201.09865).
+    """Another grid with resampling: every `jump` steps are taken `repeats` times, with fresh noise added in between.
 
-    It gives what is replaced on the way, as in inpainting, time to agree with the rest (RePaint, arXiv:2201.09865).
+    In inpainting this harmonizes generated pixels with known ones (RePaint, arXiv:2201.09865).
     """
 
     grid: str = "uniform"
@@ -186,7 +186,7 @@ class Zigzag(Grid):
     repeats: Annotated[int, Field(ge=1, le=1000)] = 2
 
     def __call__(self, schedule: Schedule, steps: int) -> Tensor:
-        """Return the times of the other grid with its detours; steps counts the times of the other grid."""
+        """Return the times of the other grid with its repetitions; steps: number of times of the other grid."""
         times = build(INNER, self.grid, "grid")(schedule, steps)
         path = times[:1].tolist()
         for top in range(0, steps - 1, self.jump):
@@ -206,7 +206,7 @@ class Level(Grid):
             raise UserError(f"the time of a level must lie in (0, 1], got {self.t}")
 
     def __call__(self, schedule: Schedule, steps: int) -> Tensor:
-        """Return the time, steps times."""
+        """Return the time, repeated."""
         return torch.full((steps,), self.t, dtype=torch.float64)
 
 

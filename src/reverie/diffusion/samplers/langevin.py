@@ -1,4 +1,4 @@
-"""Langevin dynamics: at one noise level, annealed over levels, and as the corrector of any other sampler."""
+"""Langevin dynamics: at one noise level, annealed over noise levels, and as a corrector for any other sampler."""
 
 from __future__ import annotations
 
@@ -46,10 +46,10 @@ def langevin_step(x: Tensor, pair: Pair, sigma: float, size: float, noise: Noise
 
 
 class Langevin(Sampler):
-    """Langevin dynamics, `count` steps at each time of the grid but the last (arXiv:1907.05600).
+    """Langevin dynamics, `count` steps at each time of the grid except the last (arXiv:1907.05600).
 
-    Annealed on a falling grid: at each level x takes its Langevin steps, h = size sigma², and is then scaled by r_s / r_t,
-    r² = alpha² + sigma², which keeps data of unit variance in balance.  On the grid `level` it stays at one noise level.
+    Annealed on a decreasing grid: at each level x takes its Langevin steps, h = size sigma², and is then scaled by r_s / r_t,
+    r² = alpha² + sigma², which preserves the variance of unit-variance data.  On the grid `level` it stays at one noise level.
     """
 
     allows_equal_times = True

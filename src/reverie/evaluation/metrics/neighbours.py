@@ -1,4 +1,4 @@
-"""Memorization: whether samples are copies of training data."""
+"""Nearest training data of samples, and which samples are copies (memorization)."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from torch import Tensor
 
 from reverie.base.distances import nearest
 
-COPY = 0.5  # the largest distance of a copy to its training datum, relative to that datum's own nearest neighbour
-SAME = 1 / 510  # half a step of 8-bit pixels: nearer images are identical
+COPY = 0.5  # a copy is nearer to its training datum than this times the distance of that datum to its own neighbour
+SAME = 1 / 510  # half a step of 8-bit pixels: images at a smaller distance are identical
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The nearest training data of some data, (n,) each.
+    """The nearest training datum of each of n data, (n,) arrays.
 
-    distance: root mean square to the nearest training datum; index: its number; ratio: the distance divided by that datum's
+    distance: root mean square to it; index: its index in the training data; ratio: the distance divided by that datum's
     distance to its own nearest neighbour.
     """
 
@@ -40,28 +40,28 @@ class Neighbours:
 
     @property
     def standard_error(self) -> float:
-        """The standard error of the share, with one copy more and one less, so that it is never 0."""
+        """The standard error of the share, with one copy and one other datum added, so that it is never 0."""
         n = len(self.ratio)
         share = (self.copies.sum() + 1) / (n + 2)
         return float(np.sqrt(share * (1 - share) / n))
 
-    def worst(self, many: int) -> np.ndarray:
-        """Return the numbers of the data most like copies, the worst first."""
-        return np.lexsort((self.distance, np.minimum(self.ratio, 1e6)))[:many]
+    def worst(self, count: int) -> np.ndarray:
+        """Return the indices of the data most similar to training data, the worst first."""
+        return np.lexsort((self.distance, np.minimum(self.ratio, 1e6)))[:count]
 
 
 def leave_one_out(x: Tensor, same: float = SAME) -> Neighbours:
-    """Return `neighbours` of each training datum among the others: the floor where few data are held out.
+    """Return `neighbours` of each training datum among the others: the floor if few data are held out.
 
-    x: (n, ...), a few hundred, as all distances are in memory; a single datum has an infinite distance.
+    x: (n, ...), a few hundred, because all pairwise distances are in memory; a single datum has an infinite distance.
     """
     flat = x.flatten(1)
-    apart = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist") / flat.shape[1] ** 0.5
-    apart.fill_diagonal_(torch.inf)
-    distance, index = apart.min(1)
-    others = apart[index].scatter(1, torch.arange(len(x), device=x.device)[:, None], torch.inf)  # without the datum itself
-    around = others.masked_fill(others <= same, torch.inf).amin(1)
-    ratio = torch.where(around.isinf(), torch.inf, distance / around)
+    distances = torch.cdist(flat, flat, compute_mode="donot_use_mm_for_euclid_dist") / flat.shape[1] ** 0.5
+    distances.fill_diagonal_(torch.inf)
+    distance, index = distances.min(1)
+    others = distances[index].scatter(1, torch.arange(len(x), device=x.device)[:, None], torch.inf)  # without the datum itself
+    neighbour_distance = others.masked_fill(others <= same, torch.inf).amin(1)
+    ratio = torch.where(neighbour_distance.isinf(), torch.inf, distance / neighbour_distance)
     return Neighbours(distance.cpu().numpy(), index.cpu().numpy(), ratio.cpu().numpy(), same)
 
 
@@ -74,6 +74,7 @@ def neighbours(
     the data.  Duplicates within the training data do not count as neighbours.
     """
     distance, index = nearest(x, blocks())
-    around, _ = nearest(take(index.cpu()), blocks(), beyond=same)
-    ratio = torch.where(around.isinf(), torch.inf, distance / around)  # a single training datum has no neighbour
+    neighbour_distance, _ = nearest(take(index.cpu()), blocks(), beyond=same)
+    # A single training datum has no neighbour.
+    ratio = torch.where(neighbour_distance.isinf(), torch.inf, distance / neighbour_distance)
     return Neighbours(distance.cpu().numpy(), index.cpu().numpy(), ratio.cpu().numpy(), same)

@@ -23,7 +23,7 @@ Layers = Annotated[int, Field(ge=1, le=64)]
 
 
 class AutoregressiveSettings(FamilySettings):
-    """codec: of the data; decoder: distribution of each value, see `reverie.families.vae.observation`."""
+    """Codec of the data, and decoder: the distribution of each value, see `reverie.families.vae.observation`."""
 
     codec: Annotated[Spec, spec_of(CODECS, "codec")] | None = None
     decoder: Literal["bernoulli", "categorical", "logistic", "gaussian"] | None = None
@@ -34,7 +34,7 @@ class AutoregressiveSettings(FamilySettings):
         return False
 
     @model_validator(mode="after")
-    def _units(self) -> AutoregressiveSettings:
+    def _check_codec(self) -> AutoregressiveSettings:
         if (self.codec is None) != self.is_text or (self.decoder is None) != self.is_text:
             raise ValueError("numeric data need codec and decoder, text needs a tokenizer and neither of them")
         return self
@@ -76,7 +76,7 @@ class SequenceSettings(AutoregressiveSettings):
 
 
 class RecurrentSettings(SequenceSettings):
-    """truncate: values after which backpropagation is cut, 0 for none."""
+    """Settings of a recurrent network.  truncate: length of truncated backpropagation in values, 0 for no truncation."""
 
     truncate: Annotated[int, Field(ge=0, le=2**20)] = 0
 

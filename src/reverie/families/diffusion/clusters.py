@@ -1,4 +1,4 @@
-"""Clusters of images, on which a network is conditioned beside the label.
+"""Clusters of images as an additional condition of a network.
 
 Without them a small network mixes image types, such as strokes of two digits in one sample.  k-means on downscaled images finds
 the clusters without labels.  In training the network is conditioned on the cluster of each image.  Sampling draws a cluster by
@@ -27,17 +27,17 @@ from reverie.diffusion.pair import Pair
 from reverie.families.em import k_means_plus_plus
 
 MAX_CLUSTERS = 1024
-USUAL_CLUSTERS, EACH, FEWEST = 300, 40, 300  # largest default count, images per cluster, images below which there are none
-SIDE = 16  # pixels, at most, along a side of the downscaled images
+MAX_DEFAULT, IMAGES_PER_CLUSTER, MIN_IMAGES = 300, 40, 300  # default number of clusters; below MIN_IMAGES, none
+SIDE = 16  # maximum side of the downscaled images in pixels
 FITTED, COUNTED = 10_000, 60_000  # images that k-means uses, and images for the frequencies of clusters
-READ = 4096  # images for both, where data are not in memory
-ROUNDS = 30  # of k-means, at most
-CLUSTER_DRAW = 2**30 + 1  # index in each sample's random stream of the draw of its cluster
+MAX_READ = 4096  # images for fitting and counting if data are not in memory
+ROUNDS = 30  # maximum iterations of k-means
+CLUSTER_DRAW = 2**30 + 1  # position of the cluster in each sample's random stream
 
 
 def default_cluster_count(count: int) -> int:
-    """Return the default number of clusters for so many images."""
-    return min(USUAL_CLUSTERS, count // EACH) if count >= FEWEST else 0
+    """Return the default number of clusters for a number of images."""
+    return min(MAX_DEFAULT, count // IMAGES_PER_CLUSTER) if count >= MIN_IMAGES else 0
 
 
 def cluster_names(count: int) -> tuple[str, ...]:
@@ -54,15 +54,15 @@ def downscale(x: Tensor) -> Tensor:
 def k_means(x: Tensor, count: int, seed: int = 0, deadline: Deadline | None = None) -> Tensor:
     """Return cluster centres by Lloyd's algorithm from k-means++ starts: (count, D).  x: (N, D).
 
-    An empty cluster keeps its centre.  With fewer than `count` distinct data the last centre is repeated.  deadline: no round
-    starts after it.
+    An empty cluster keeps its centre.  With fewer than `count` distinct data the last centre is repeated.  No
+    iteration starts after the deadline.
     """
     x, deadline = x.double(), deadline or Deadline()
     centres = k_means_plus_plus(x, count, torch.Generator().manual_seed(seed), deadline)[0]
     for _ in range(ROUNDS):
-        of = nearest(x, [centres])[1]
-        sums = torch.zeros_like(centres).index_add_(0, of, x)
-        counts = torch.bincount(of, minlength=len(centres))[:, None]
+        assigned = nearest(x, [centres])[1]
+        sums = torch.zeros_like(centres).index_add_(0, assigned, x)
+        counts = torch.bincount(assigned, minlength=len(centres))[:, None]
         moved = torch.where(counts > 0, sums / counts.clamp_min(1), centres)
         if torch.equal(moved, centres):
             break
@@ -96,7 +96,7 @@ class Clusters(nn.Module):
 
     def count(self, data: Dataset, fit: Callable[[Tensor], object] = lambda vectors: None) -> None:
         """Call `fit` with the downscaled images, (N, D), and count labels in each cluster."""
-        most = COUNTED if isinstance(data.x, Tensor) else READ
+        most = COUNTED if isinstance(data.x, Tensor) else MAX_READ
         batches = map(data.batch, evenly_spaced_indices(len(data), most).split(chunk_size(data.shape, 1024)))
         parts = [(downscale(x), labels) for x, labels in batches]
         vectors = torch.cat([x for x, _ in parts])
