@@ -184,7 +184,7 @@ def test_refusals_come_before_the_first_evaluation(name: str) -> None:
     calls: list[int] = []
     oracle.register_forward_hook(lambda *_: calls.append(1))
     for grid in ("trailing", "uniform:end=0.001"):
-        with pytest.raises(UserError, match="the model knows nothing below"):
+        with pytest.raises(UserError, match="the model is defined only above"):
             draw(oracle, SAMPLERS[name](), 100, 5, grid=grid)
     assert not calls
 

@@ -299,7 +299,7 @@ def test_pictures_of_any_size_are_restored(command, grey_run: Run, colour_run: R
     small = read_picture(tmp_path / "photo.png", (1, 4, 4), "image").x[0]
     np.save(tmp_path / "small.npy", small)
     results = []
-    for name, message in (("photo.png", "20x30 pixels was resized to 4x4 (crop), of which 8x8 are made"), ("small.npy", "")):
+    for name, message in (("photo.png", "20x30 pixels was resized to 4x4 (crop), then restored to 8x8"), ("small.npy", "")):
         words = ("restore", grey_run.path, tmp_path / name, "--task", "upscale:factor=2", "-n", 1, "--steps", 2)
         code, _, err = command(*words, "--out", tmp_path / "x.npy")
         assert code == 0 and message in err and bool(err) == bool(message)

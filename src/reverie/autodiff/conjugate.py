@@ -21,7 +21,7 @@ class LinearSolution:
 def conjugate_residuals(
     product: Callable[[Tensor], Tensor], right: Tensor, tolerance: float = 1e-3, max_products: int = 20
 ) -> LinearSolution:
-    """Solve S x = right for each member of a batch, with at most so many products with S, each taken for all at once.
+    """Solve S x = right for each member of a batch, with a limited number of batched products with S.
 
     Generalised conjugate residuals (Eisenstat, Elman, Schultz, "Variational iterative methods for nonsymmetric systems of
     linear equations", 1983): where S is symmetric and positive definite this is the conjugate gradient iteration in the

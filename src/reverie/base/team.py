@@ -55,7 +55,7 @@ class LostError(TeamError):
 
 
 class Instruction(IntEnum):
-    """What the leader instructs the others to do."""
+    """An instruction of the leader to the other processes."""
 
     EXIT = 0
     TRAIN = 1  # prepare training

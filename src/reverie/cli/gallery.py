@@ -196,7 +196,7 @@ def series(
     json: JsonOption = False,
     quiet: QuietOption = False,
 ) -> None:
-    """Plot time series beside samples, a forecast as a fan chart, and autocovariances."""
+    """Plot time series next to samples, a forecast as a fan chart, and autocovariances."""
     _plot("series", out, json, quiet, run=run, device=device)
 
 

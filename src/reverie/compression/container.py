@@ -93,7 +93,7 @@ def check_amount(count: int, numbers: int, steps: int, size: int, where: object)
     if (work := count * numbers * steps) > (max_work := max(WORK_ALWAYS, WORK_PER_BYTE * size)):
         raise UserError(
             f"{where} has {size:,} bytes for {count:,} images of {numbers:,} numbers in {steps:,} steps: {work:,} numbers to"
-            f" compute, where at most {max_work:,} are computed for so many bytes; compress the images in fewer --steps"
+            f" compute, where at most {max_work:,} are computed for a file of this size; compress the images in fewer --steps"
         )
 
 

@@ -26,7 +26,7 @@ from reverie.data.kind import describe_shape
 from reverie.data.pixels import BrokenImage, Header, Recipe, decode, quiet_pillow, read_header
 from reverie.data.sources import FILE_LIMIT, FileEntry, is_image, list_folder, list_zip
 
-MODES = {1: ("1", "L"), 3: ("RGB", "P"), 4: ("RGBA",)}  # image modes that can be stored losslessly in so many channels
+MODES = {1: ("1", "L"), 3: ("RGB", "P"), 4: ("RGBA",)}  # image modes that each number of channels stores losslessly
 SAME = ", and compression is lossless; convert the images first"
 EXTREME = 9 | lzma.PRESET_EXTREME
 

@@ -212,7 +212,7 @@ def pairs_dataset(
     if copies:
         notes.append(f"exact copies of other pairs: {copies:,}")
     if ambiguous:
-        notes.append(f"sources with several targets, of which a model can answer only one: {ambiguous:,}")
+        notes.append(f"sources with several targets (a model answers with one of them): {ambiguous:,}")
     if broken:
         notes.append(f"{len(broken):,} skipped, first {visible(broken[0][0])}: {visible(broken[0][1])}")
     return Dataset(name, x, notes=tuple(notes), report=report)

@@ -46,7 +46,7 @@ ORIENTATION = 0x0112
 
 
 class BrokenImage(Exception):
-    """Why an image cannot be used."""
+    """An image cannot be used, for the reason in the message."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ class Posterior(Denoiser):
 
 
 def _size(x: Tensor, dimensions: int) -> Tensor:
-    """Return the norm of each datum: (B, 1, ...) with so many dimensions."""
+    """Return the norm of each datum: (B, 1, ...) with the same number of dimensions."""
     size: Tensor = x.flatten(1).norm(dim=1).reshape(-1, *[1] * (dimensions - 1))
     return size
 

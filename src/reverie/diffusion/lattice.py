@@ -59,7 +59,7 @@ class LatticeDenoiser(NetDenoiser):
     def _factors(self, x: Tensor, t: Time, cond: Tensor | None, conditioning: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
         """Return features (B, D, F + 2), their matrix to levels, (F + 2, K), and the log-prior of each position, (D, K).
 
-        -(x - alpha v)² / (2 sigma²) is, but for x², the sum of two features of each number times v and v².
+        -(x - alpha v)² / (2 sigma²) is, up to x², the sum of two features of each number times v and v².
         """
         alpha, sigma = self.schedule(t)
         slope, curve = expand(alpha / sigma**2, x) * x, expand(-(alpha**2) / (2 * sigma**2), x[:1]) * torch.ones_like(x)

@@ -69,7 +69,7 @@ class MinSNR(Weight):
 
 
 class VLB(Weight):
-    """The variational bound in nats/dim (arXiv:2107.00630): in continuous time (steps=0), or of a chain of so many steps.
+    """The variational bound in nats/dim (arXiv:2107.00630): in continuous time (steps=0), or of a chain of `steps` steps.
 
     -1/2 dSNR/dt (arXiv:2107.00630, eq. 17), or with T steps of equal length T/2 (SNR(s) - SNR(t)) for a step from t to s,
     whose mean over the T times is the sum over the steps (its eq. 13).
@@ -242,7 +242,7 @@ TIMES: dict[str, Callable[[int, torch.Generator], Tensor]] = {
 
 
 def draw_times(times: str, schedule: Schedule, n: int, generator: torch.Generator, steps: int = 0) -> Tensor:
-    """Draw n training times in [t_min, 1]: (n,) float64; with steps, those of a chain of so many, of equal length.
+    """Draw n training times in [t_min, 1]: (n,) float64; with steps, times of a chain of equal steps.
 
     Times that are not uniform multiply the effective weight by their density.
     """

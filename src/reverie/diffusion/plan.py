@@ -157,7 +157,7 @@ def counted(minutes: float) -> str:
 
 
 def expected_quality(shape: tuple[int, ...], minutes: float) -> tuple[str, str]:
-    """Return the expected quality of images after so many minutes on two cores, and its measurement."""
+    """Return the expected quality of images after a number of minutes on two cores, and its measurement."""
     minutes_of_32 = minutes * SHORT_SIDE**2 / (shape[1] * shape[2])
     rows = COLOUR_TO_EXPECT if shape[0] > 1 else GREY_TO_EXPECT
     return [(words, measured) for least, words, measured in rows if minutes_of_32 >= least][-1]

@@ -122,16 +122,16 @@ def _sheet(x: torch.Tensor, data: torch.Tensor, titles: list[str] | None) -> byt
     """Return a picture of images in rows, of points within the limits of the data, or of a few series, (N, T, C), as lines."""
     if x.ndim == 4:
         return sheet(x, titles, columns=10)
-    made = figure(3.6, 3.6, {"left": 0.0, "right": 1.0, "top": 1.0, "bottom": 0.0})
+    fig = figure(3.6, 3.6, {"left": 0.0, "right": 1.0, "top": 1.0, "bottom": 0.0})
     if x.ndim == 3:
-        axes = made.subplots()
+        axes = fig.subplots()
         axes.plot(x[:LINES, :, 0].T.numpy(), lw=0.8)
         axes.set_axis_off()
-        return png_bytes(made)
-    axes = point_axes(made.subplots(), limits_of(data.numpy()))
+        return png_bytes(fig)
+    axes = point_axes(fig.subplots(), limits_of(data.numpy()))
     axes.spines[:].set_visible(False)
     dots(axes, x[:, :2].numpy())
-    return png_bytes(made)
+    return png_bytes(fig)
 
 
 def data_sheet(run: Run, held: Dataset, seed: int) -> bytes:

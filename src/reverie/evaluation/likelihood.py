@@ -113,8 +113,8 @@ def _bands(bound: Bound) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, reference: tuple[str, float] | None) -> bytes:
-    made = figure(9, 3.4)
-    left, right = made.subplots(1, 2, width_ratios=(4, 3))
+    fig = figure(9, 3.4)
+    left, right = fig.subplots(1, 2, width_ratios=(4, 3))
     centers, means, errors = _bands(integral)
     left.fill_between(centers, means - 2 * errors, means + 2 * errors, color=ACCENT, alpha=0.2, lw=0)
     left.plot(centers, means, color=ACCENT, lw=1.6)
@@ -133,7 +133,7 @@ def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, ref
     right.set_yticks(range(0, -len(figures), -1), [name.replace(", ", ",\n") for name in figures])
     right.set_ylim(-len(figures) + 0.4, 0.6)
     label_axes(right, "NLL per datum", f"{unit} ± 2 standard errors", "")
-    return png_bytes(made)
+    return png_bytes(fig)
 
 
 def _reference(x: Tensor) -> float:

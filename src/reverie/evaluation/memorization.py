@@ -41,7 +41,7 @@ from reverie.transport import sinkhorn_divergence, sliced_wasserstein
 
 SHOWN, PAIRS = 48, 10
 HELD = 2000  # the most held-out data whose neighbours are searched
-FEW, LEFT_OUT = 50, 500  # with fewer held-out data, the floor is leave-one-out on at most so many training data
+FEW, LEFT_OUT = 50, 500  # with fewer held-out data, the floor is leave-one-out on at most LEFT_OUT training data
 BLOCKS = 4  # of points, whose Sinkhorn divergences are averaged
 BLOCK_POINTS = 500
 
@@ -59,13 +59,13 @@ def sheet(images: Tensor, titles: list[str] | None = None, columns: int | None =
 
 
 def _scatter(samples: Tensor, data: Tensor) -> bytes:
-    made = figure(9, 4.6, CLOUDS)
+    fig = figure(9, 4.6, CLOUDS)
     limits = limits_of(data.numpy())
     for axes, points, title, colour in zip(
-        made.subplots(1, 2), (samples, data), ("samples", "data"), (ACCENT, SOFT), strict=True
+        fig.subplots(1, 2), (samples, data), ("samples", "data"), (ACCENT, SOFT), strict=True
     ):
         dots(point_axes(axes, limits, title), points[:4000].numpy(), colour)
-    return png_bytes(made)
+    return png_bytes(fig)
 
 
 def _repeated(x: Tensor) -> tuple[float, float]:
@@ -170,15 +170,15 @@ def memorization_section(m: EvaluationData) -> ReportSection:
 
 
 def _histogram(ours: np.ndarray, theirs: np.ndarray, name: str) -> bytes:
-    made = figure(7, 2.8, {"left": 0.02, "right": 0.98, "bottom": 0.19, "top": 0.97})
-    axes = made.subplots()
+    fig = figure(7, 2.8, {"left": 0.02, "right": 0.98, "bottom": 0.19, "top": 0.97})
+    axes = fig.subplots()
     bins = np.linspace(0, float(np.quantile(np.concatenate([ours, theirs]), 0.995)) or 1.0, 50).tolist()
     axes.hist(theirs, bins, density=True, histtype="stepfilled", color=SOFT, alpha=0.6, label=name)
     axes.hist(ours, bins, density=True, histtype="step", color=WARM, lw=1.6, label="samples")
     axes.set(xlabel="distance to the nearest training datum", yticks=[])
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
-    return png_bytes(made)
+    return png_bytes(fig)
 
 
 def points_section(m: EvaluationData) -> ReportSection:

@@ -27,8 +27,8 @@ Quality = Callable[[Samples], tuple[float, float | None]]  # a figure, lower is 
 
 
 def _picture(rows: Sequence[dict[str, Any]], what: str, floor: tuple[float, float] | None) -> bytes:
-    made = figure(7, 3.6)
-    axes = made.subplots()
+    fig = figure(7, 3.6)
+    axes = fig.subplots()
     names = list(dict.fromkeys(row["sampler"] for row in rows))
     for k, name in enumerate(names):
         mine = [row for row in rows if row["sampler"] == name]
@@ -48,7 +48,7 @@ def _picture(rows: Sequence[dict[str, Any]], what: str, floor: tuple[float, floa
     axes.set_title("Quality by number of function evaluations", fontsize=10, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
-    return png_bytes(made)
+    return png_bytes(fig)
 
 
 def _is_within_noise(row: dict[str, Any], best: dict[str, Any], rows: int) -> bool:

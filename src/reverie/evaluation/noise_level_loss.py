@@ -48,8 +48,8 @@ def _stored(run: Run) -> dict[str, Column]:
 
 
 def _picture(t: np.ndarray, columns: dict[str, Column], loss: str) -> bytes:
-    made = figure(7, 3.6)
-    axes = made.subplots()
+    fig = figure(7, 3.6)
+    axes = fig.subplots()
     colours = {"held out": ACCENT, "training": SOFT, "optimum of the training set": WARM}
     lowest = min(value for value, _ in columns["held out"])
     for name, column in columns.items():
@@ -62,7 +62,7 @@ def _picture(t: np.ndarray, columns: dict[str, Column], loss: str) -> bytes:
     axes.set_title("Loss by noise level", fontsize=10, color=INK)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(fontsize=8, frameon=False)
-    return png_bytes(made)
+    return png_bytes(fig)
 
 
 def noise_levels_section(

@@ -22,7 +22,7 @@ class GaussianModel(ClosedForm):
     auto: full for points of up to 1,024 dimensions, diagonal for more, low-rank for images.  floor: smallest variance of a
     coordinate of points as a share of that of all data; levels have their own, see `least`.
 
-    The covariance of a label is shrunk towards that of all data with the weight of as many data as it has parameters per
+    The covariance of a label is shrunk towards that of all data with a weight equal to the number of its parameters per
     dimension, (D + 1) / 2, 1 or rank + 1, so a label with one datum has a proper density.  A full covariance of no more data
     than dimensions is shrunk towards its diagonal in the same way.
     tolerance: smallest gain of a step of factor analysis, in nats per dimension, for at most 500 steps.

@@ -150,7 +150,7 @@ class CompletionModel(ABC):
 
     @abstractmethod
     def completes_in_own_order(self, seen: Tensor) -> bool:
-        """Return whether that conditional is the one of `log_prob`, not of another order's joint.  seen: mask, bool."""
+        """Return whether that conditional belongs to the joint of `log_prob`, not of another order.  seen: mask, bool."""
 
     @abstractmethod
     def complete(

@@ -1,4 +1,4 @@
-"""What trained families share: default settings for the data, validated and compared with requests."""
+"""The common part of trained families: default settings for the data, validated and compared with requests."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def trained(run: Run) -> tuple[Recurrent, Tensor]:
 
 
 def draw(out: Path, runs: Sequence[str | Path | Run] = (), device: str = "auto") -> list[Path]:
-    """Draw gradient norms over time, of runs beside untrained networks."""
+    """Draw gradient norms over time, of runs and of untrained networks."""
     check_picture(out)
     opened = [run if isinstance(run, Run) else load(run, device) for run in runs]
     shown = {**untrained(), **{f"{run.config.family.name}, {run.path.name} trained": trained(run) for run in opened}}

@@ -31,7 +31,7 @@ from reverie.runs.sampling_options import Options
 SCALES = "0,1,2,4,8"
 SHOWN: dict[Kind, int] = {"points": 300, "images": 4}  # data in a cell
 MAX_LABELS, MAX_SCALES = 12, 12
-LINE = 24  # characters per line of a prompt beside its row
+LINE = 24  # characters per line of a prompt next to its row
 
 
 def draw(

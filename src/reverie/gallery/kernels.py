@@ -60,13 +60,13 @@ def gram_matrices(seed: int) -> Figure:
         "Laplace, width 0.25": Laplace(0.25), "rational quadratic": RationalQuadratic(0.25),
         "inverse multiquadric": InverseMultiquadric(0.25),
     }  # fmt: skip
-    made = figure(12, 7.6)
-    for axes, (name, kernel) in zip(made.subplots(2, 3).flat, kernels.items(), strict=True):
+    fig = figure(12, 7.6)
+    for axes, (name, kernel) in zip(fig.subplots(2, 3).flat, kernels.items(), strict=True):
         k = gram(kernel, x)
         top = float(k.abs().max())
         low, colours = (-top, "RdBu_r") if float(k.min()) < -1e-9 else (0.0, "magma_r")
         shown = axes.imshow(k.numpy(), cmap=colours, vmin=low, vmax=top)
-        made.colorbar(shown, ax=axes, shrink=0.8)
+        fig.colorbar(shown, ax=axes, shrink=0.8)
         edge = int(inner.sum()) - 0.5
         axes.axhline(edge, color=INK, lw=0.6)
         axes.axvline(edge, color=INK, lw=0.6)
@@ -75,35 +75,35 @@ def gram_matrices(seed: int) -> Figure:
         axes.set_yticklabels(["inner", "outer"], rotation=90, va="center")
         axes.tick_params(length=0)
         axes.set_title(name, fontsize=10, color=INK)
-    return made
+    return fig
 
 
 def components(seed: int) -> Figure:
     """Draw the circles, their linear principal components, and those with a Gaussian kernel."""
     x, inner = _circles(seed)
-    made = figure(13, 4.4)
+    fig = figure(13, 4.4)
     panels: dict[str, Tensor] = {
         "the data": x,
         "linear principal components": kernel_pca(Linear(), x).coordinates,
         "kernel principal components, Gaussian, width 0.25": kernel_pca(Gaussian(0.25), x).coordinates,
     }
-    for k, (axes, (title, points)) in enumerate(zip(made.subplots(1, 3), panels.items(), strict=True)):
+    for k, (axes, (title, points)) in enumerate(zip(fig.subplots(1, 3), panels.items(), strict=True)):
         square_axes(axes, axis_limits(points.numpy()), title)
         axes.scatter(points[:, 0], points[:, 1], c=_colours(inner), s=12, alpha=0.8, linewidths=0)
         axes.set(xlabel="first" if k else "", ylabel="second" if k else "")
-    return made
+    return fig
 
 
 def feature_map(seed: int) -> Figure:
     """Draw the circles and their image under the polynomial feature map, where a plane separates them."""
     x, inner = _circles(seed)
     features = Polynomial(2).features(x)  # x1², sqrt(2) x1 x2, x2²
-    made = figure(11, 5)
-    flat = square_axes(made.add_subplot(1, 2, 1), axis_limits(x.numpy()), "no line separates them")
+    fig = figure(11, 5)
+    flat = square_axes(fig.add_subplot(1, 2, 1), axis_limits(x.numpy()), "no line separates them")
     flat.scatter(x[:, 0], x[:, 1], c=_colours(inner), s=14, alpha=0.8, linewidths=0)
     turn = np.linspace(0, 2 * np.pi, 200)
     flat.plot(BETWEEN * np.cos(turn), BETWEEN * np.sin(turn), color=SOFT, lw=1, ls="--")
-    solid: Any = made.add_subplot(1, 2, 2, projection="3d")
+    solid: Any = fig.add_subplot(1, 2, 2, projection="3d")
     solid.scatter(features[:, 0], features[:, 2], features[:, 1], c=_colours(inner), s=14, alpha=0.9, linewidths=0)
     side = np.linspace(0, BETWEEN**2, 2)
     first, height = np.meshgrid(side, np.array([-0.75, 0.75]))
@@ -115,13 +115,13 @@ def feature_map(seed: int) -> Figure:
     for axis in (solid.xaxis, solid.yaxis, solid.zaxis):
         axis.pane.fill = False
         axis.set_major_locator(MaxNLocator(4))
-    return made
+    return fig
 
 
 def texts(seed: int) -> Figure:
     """Draw cosine similarities of sentences by word counts, and of proteins by substrings."""
-    made = figure(12.5, 5.2)
-    left, right = made.subplots(1, 2, width_ratios=(1.15, 1))
+    fig = figure(12.5, 5.2)
+    left, right = fig.subplots(1, 2, width_ratios=(1.15, 1))
     k = gram(Normalized(BagOfWords()), SENTENCES)
     left.imshow(k.numpy(), cmap="magma_r", vmin=0, vmax=1)
     for i, j in np.ndindex(*k.shape):
@@ -138,7 +138,7 @@ def texts(seed: int) -> Figure:
     right.set_title(f"{count} proteins of {FAMILIES} families by substrings of length {PART}", fontsize=10, color=INK)
     stored = f"feature vectors {count} x {features:,} = {count * features:,} values, Gram matrix {count**2:,}"
     right.set_xlabel(stored, fontsize=9)
-    return made
+    return fig
 
 
 def _proteins(seed: int) -> list[str]:

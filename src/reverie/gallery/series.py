@@ -1,4 +1,4 @@
-"""A run on time series: data beside samples, a continuation as a fan chart, and autocovariances."""
+"""A run on time series: data next to samples, a continuation as a fan chart, and autocovariances."""
 
 from __future__ import annotations
 

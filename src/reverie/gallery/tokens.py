@@ -44,8 +44,8 @@ def book_example() -> list[str]:
 
 def _table(out: Path, words: Sequence[str]) -> None:
     found = list(merges(words, SHOWN))
-    made = figure(9, 4.9)
-    axes = made.subplots()
+    fig = figure(9, 4.9)
+    axes = fig.subplots()
     axes.set_axis_off()
     axes.set(xlim=(0, 3), ylim=(ROWS + 1, -1.2))
     for k, ((a, b), count) in enumerate(found):
@@ -57,7 +57,7 @@ def _table(out: Path, words: Sequence[str]) -> None:
     axes.text(2.02, -1, "textbook example", fontsize=10, color=INK, va="center")
     for k, line in enumerate(book_example()):
         axes.text(2.02, 1.2 * k, matplotlib_text(line), fontsize=8, color=INK, family="monospace", va="center")
-    save(made, out)
+    save(fig, out)
 
 
 def _seen(part: str) -> str:
@@ -66,8 +66,8 @@ def _seen(part: str) -> str:
 
 
 def _lengths(out: Path, text: str) -> None:
-    made = figure(7, 3.8)
-    axes = made.subplots()
+    fig = figure(7, 3.8)
+    axes = fig.subplots()
     for k, name in enumerate(("bpe", "byte-bpe")):
         points = []
         for size in SIZES:
@@ -81,7 +81,7 @@ def _lengths(out: Path, text: str) -> None:
     axes.set_ylim(bottom=0)
     label_axes(axes, "Larger vocabularies shorten texts", "tokens in the vocabulary", "tokens per character")
     axes.legend(fontsize=8, frameon=False)
-    save(made, out)
+    save(fig, out)
 
 
 def _boxes(axes: Axes, y: float, parts: Sequence[str]) -> None:
@@ -100,15 +100,15 @@ def _splits(out: Path, text: str, word: str) -> None:
     for size in SIZES:
         tokenizer = learn_tokenizer([text], f"bpe:size={size}")
         rows[f"bpe, {tokenizer.size:,} tokens"] = _spelled(tokenizer, word)
-    made = figure(9, 0.8 + 0.42 * len(rows))
-    axes = made.subplots()
+    fig = figure(9, 0.8 + 0.42 * len(rows))
+    axes = fig.subplots()
     for y, (name, parts) in enumerate(rows.items()):
         _boxes(axes, y, parts)
         axes.text(-0.4, y, f"{name}: {len(parts)}", ha="right", va="center", fontsize=8, color=INK)
     axes.set(xlim=(-0.2, max(sum(max(1, len(p)) for p in parts) for parts in rows.values())), ylim=(len(rows) - 0.5, -0.7))
     axes.set_axis_off()
     axes.set_title("Tokens of a text", fontsize=10, color=INK)
-    save(made, out)
+    save(fig, out)
 
 
 def _spelled(tokenizer: Any, word: str) -> list[str]:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from reverie.runs.run import Run
 
 ERROR_CURVE_FILE = "spread.json"
-MEASURED, NUMBERS = 128, 8192  # training data for the measurement, at least so many, or data of this total size
+MEASURED, NUMBERS = 128, 8192  # minimum number of training data for the measurement, and their minimum number of values
 MAX_BYTES = 2**16
 
 Places = Annotated[

@@ -32,7 +32,7 @@ def draw_schedule(run: Run, path: Path) -> None:
     """Plot the learned schedule of a run into its folder, if it has one."""
     found = log_snr_before_and_after(run)
     if found is not None:
-        made = figure(6, 4)
+        fig = figure(6, 4)
         before, after = (x.numpy() for x in found)
-        learned_curve(made.subplots(), "learned noise schedule", TIMES.numpy(), before, after)
-        save(made, own_file(path, SCHEDULE_PICTURE))
+        learned_curve(fig.subplots(), "learned noise schedule", TIMES.numpy(), before, after)
+        save(fig, own_file(path, SCHEDULE_PICTURE))

@@ -21,7 +21,7 @@ from reverie.runs.labels import MAX_PARTS
 
 NEGATIVE_GUIDANCE = 2.0  # the default guidance scale with a negative prompt
 PART = re.compile(r"\s*(.+?)::\s*([+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?)\s*(?:,\s*|$)", re.IGNORECASE | re.DOTALL)
-CONDITION_OPTIONS = ("prompt", "negative_prompt", "condition", "condition_image")  # beside label
+CONDITION_OPTIONS = ("prompt", "negative_prompt", "condition", "condition_image")  # in addition to label
 
 
 def read_prompt(text: str) -> tuple[tuple[str, ...], tuple[float, ...]]:

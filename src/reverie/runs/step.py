@@ -20,7 +20,7 @@ Levels = Annotated[list[Number], Field(min_length=T_RANGES, max_length=T_RANGES)
 
 OF_A_CHECK = frozenset(
     {"unit", "held_out_levels", "train_loss", "train_levels", "raw_held_out", "appearance"}
-)  # beside held_out
+)  # in addition to held_out
 
 
 def _finite(value: Any) -> bool:

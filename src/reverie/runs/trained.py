@@ -74,12 +74,12 @@ class TrainedRun:
         return settings_of(self.config.family)
 
     def require(self, capability: str) -> None:
-        """Refuse an capability that the family of the run lacks."""
+        """Refuse a capability that the family of the run lacks."""
         if capability not in self.config.model_family.capabilities:
             raise self.unsupported(capability)
 
     def unsupported(self, capability: str, what: str | None = None) -> UserError:
-        """Return the error for an capability that the family lacks, with the families that have it.
+        """Return the error for a capability that the family lacks, with the families that have it.
 
         what: the name of the capability in the message.
         """

@@ -32,8 +32,8 @@ def _image(axes: Axes, image: np.ndarray, title: str = "") -> None:
 def edit_sheet(edits: Edits, caption: str = "") -> Figure:
     """Draw the image on the left and its edits beside it: strengths across, seeds down."""
     across, down = len(edits.strengths), edits.x.shape[1]
-    made = figure(1.25 * (across + 1) + 0.2, 1.25 * down + 0.6)
-    panels = made.subplots(down, across + 1, squeeze=False)
+    fig = figure(1.25 * (across + 1) + 0.2, 1.25 * down + 0.6)
+    panels = fig.subplots(down, across + 1, squeeze=False)
     for row in range(down):
         if row:
             panels[row, 0].axis("off")
@@ -41,14 +41,14 @@ def edit_sheet(edits: Edits, caption: str = "") -> Figure:
             _image(panels[row, column], edits.x[column - 1, row], f"strength {strength:g}" if row == 0 else "")
     _image(panels[0, 0], edits.image, "image")
     if caption:
-        set_suptitle(made, caption, colour=SOFT)
-    return made
+        set_suptitle(fig, caption, colour=SOFT)
+    return fig
 
 
 def inversion_sheet(found: Inversion) -> Figure:
     """Draw the image, its noise, its reconstruction, and the magnified difference."""
-    made = figure(8.6, 2.7)
-    panels = made.subplots(1, 4)
+    fig = figure(8.6, 2.7)
+    panels = fig.subplots(1, 4)
     _image(panels[0], found.image, "image")
     _image(panels[1], np.clip(found.noise / 6 + 0.5, 0, 1), f"noise: mean {found.noise_mean:.2f}, std {found.noise_std:.2f}")
     _image(panels[2], found.reconstruction, "reconstruction")
@@ -57,18 +57,18 @@ def inversion_sheet(found: Inversion) -> Figure:
     _image(panels[3], np.clip(factor * gap, 0, 1), f"difference x {factor}: rms {found.error:.4f}")
     for axes in panels:
         axes.title.set_fontsize(9)
-    return made
+    return fig
 
 
 def save_interpolation(images: np.ndarray, out: Path) -> None:
     """Write an interpolation as a film forwards and backwards (.gif, .mp4), or some of its images in a row (.png)."""
     if out.suffix.lower() == ".png":
         chosen = images[np.linspace(0, len(images) - 1, min(len(images), IMAGES_SHOWN)).round().astype(int)]
-        made = figure(0.9 * len(chosen), 1.0)
-        axes = made.subplots()
+        fig = figure(0.9 * len(chosen), 1.0)
+        axes = fig.subplots()
         axes.imshow(contact_sheet(to_bytes(chosen), columns=len(chosen)), interpolation="nearest")
         axes.axis("off")
-        save(made, out)
+        save(fig, out)
         return
     factor = max(1, -(-FILM_SIDE // max(images.shape[1:3])))
     write_film(out, _there_and_back(list(coloured(to_bytes(images), factor))), hold=0.5)

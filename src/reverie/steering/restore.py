@@ -144,7 +144,7 @@ def restore(
     if noise is not None and not 0 <= noise <= 1:
         raise UserError(f"--noise must be between 0 and 1, got {noise}")
     picture = read_picture(image, shape if degrade else small, "image", run.fit)
-    picture.warn_if_resized("" if degrade or small[1:] == shape[1:] else f", of which {shape[1]}x{shape[2]} are made")
+    picture.warn_if_resized("" if degrade or small[1:] == shape[1:] else f", then restored to {shape[1]}x{shape[2]}")
     original = torch.from_numpy(picture.x) if degrade else None
     seed = options.get("seed", 0)
     if original is not None:

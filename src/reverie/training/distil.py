@@ -147,7 +147,7 @@ def classifiers_of(
 
 
 def _limits(seconds: float, count: int = CLASSIFIERS) -> list[float]:
-    """Return the seconds for each of so many classifiers."""
+    """Return the seconds for each of a number of classifiers."""
     limits = [seconds / 2 ** (k + 1) for k in range(count)]
     return [*limits[:-1], 2 * limits[-1]]
 
@@ -163,7 +163,7 @@ def make_target(model: Model, teacher: Run, classifiers: list[LeNet], train: Dat
 
 
 def teacher_of(config: Config, device: torch.device) -> Run | None:
-    """Return the teacher of a student, if its weights are unchanged; None if the run is no student."""
+    """Return the teacher of a student, if its weights are unchanged; None if the run is not a student."""
     if _distilled(config) is None or config.start is None:
         return None
     run = load(config.start.run, str(device))

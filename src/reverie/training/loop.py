@@ -88,7 +88,7 @@ class StepClock:
         return max(self.least, self.seconds + self.budget.free)
 
     def fraction(self, seconds: float) -> float:
-        """Return the fraction done after so many seconds; it never decreases, though the limit may rise."""
+        """Return the fraction done after a number of seconds; it never decreases, though the limit may rise."""
         if math.isfinite(self.least):
             self.done = max(self.done, min(1.0, seconds / self.limit))
         return self.done

@@ -61,7 +61,7 @@ class AllocationCounter(TorchDispatchMode):
 class NetworkMemory:
     """The memory of a network for data of a shape, by fake tensors.
 
-    levels: numbers that the model has beside its network for each number of a datum.  Results are cached by the batch size.
+    levels: numbers that the model has besides its network for each number of a datum.  Results are cached by the batch size.
     """
 
     def __init__(self, network: Spec, shape: tuple[int, ...], levels: int = 0) -> None:

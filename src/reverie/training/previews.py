@@ -137,12 +137,12 @@ class Previews:
         data = self.train.batch(torch.arange(count))[0].numpy()
         data = data[np.isfinite(data).all(1)]
         names = self.train.columns[:2]
-        made = figure(9, 3.3, NAMED_CLOUDS if names else CLOUDS)
+        fig = figure(9, 3.3, NAMED_CLOUDS if names else CLOUDS)
         limits = limits_of(data, bool(names))
-        panels = zip(made.subplots(1, 3), (self.run.decode(z), self.run.decode(raw), data), strict=True)
+        panels = zip(fig.subplots(1, 3), (self.run.decode(z), self.run.decode(raw), data), strict=True)
         for (axes, points), title in zip(panels, ("EMA weights", "raw weights", "training data"), strict=True):
             dots(point_axes(axes, limits, title, names), points)
-        save(made, path)
+        save(fig, path)
 
     def finish_share(self) -> float:
         """Return the estimated duration of `finish`, in previews."""

@@ -173,7 +173,7 @@ class ShardImages(LazyImages):
         return order[group[torch.from_numpy(self._block).long()[order]].argsort(stable=True)]
 
     def prefetch(self, order: Tensor, start: int) -> None:
-        """Prefetch the blocks of the next images, as far as the cache has space beside the current ones."""
+        """Prefetch the blocks of the next images, as far as the cache has space in addition to the current ones."""
         if not self.blocks.whole:
             return
         index = self.blocks.index

@@ -1,4 +1,4 @@
-"""Tar files in WebDataset format: consecutive files with the same name but for the suffix are one sample.
+"""Tar files in WebDataset format: consecutive files with the same name except for the suffix form one sample.
 
 Nothing is unpacked to disk; links, devices, sparse files and names outside the archive are skipped.
 """

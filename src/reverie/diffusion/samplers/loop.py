@@ -77,7 +77,7 @@ class Sampler(ABC):
             raise UserError("a time grid needs at least one time, each in [0, 1] and with some noise left (sigma > 0)")
         if min(times) < schedule.t_min * (1 - 1e-9):
             raise UserError(
-                f"this grid goes down to t = {min(times):.3g}, but the model knows nothing below t = {schedule.t_min:.3g};"
+                f"this grid goes down to t = {min(times):.3g}, but the model is defined only above t = {schedule.t_min:.3g};"
                 " take fewer steps or another grid"
             )
         if not self.allows_equal_times and any(t == s for t, s in pairwise(times)):

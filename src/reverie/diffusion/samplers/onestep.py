@@ -123,7 +123,7 @@ class SigmaSpace(Sampler):
         """Return x at time s and the noise estimate to remember."""
         (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
         u_s = sigma_s / alpha_s
-        aim = u_s * (alpha_t * u_s / sigma_t) ** (self.mu / (1 - self.mu))  # u', with 1 / u_t so that alpha = 0 is no exception
+        aim = u_s * (alpha_t * u_s / sigma_t) ** (self.mu / (1 - self.mu))  # u', with 1 / u_t finite for alpha = 0
         x = now.pair.mix(alpha_s, alpha_s * aim)
         if memory is not None and self.gamma > 1 and not denoise.schedule.is_pure_noise(now.t):
             lead = alpha_s * (aim - sigma_t / alpha_t) * (self.gamma - 1)

@@ -191,7 +191,7 @@ def recommended_features(
     if efficientnet.available():
         return "general", why
     warnings.warn(
-        f"{efficientnet.NOT_INSTALLED}; without it, images are compared by their pixels, which say little about image quality",
+        f"{efficientnet.NOT_INSTALLED}; without it, images are compared by their pixels, which hardly reflect image quality",
         ReverieWarning, stacklevel=2,
     )  # fmt: skip
     return "pixels", "the general network is not installed"

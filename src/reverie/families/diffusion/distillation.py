@@ -171,7 +171,7 @@ class Pool:
     """Data in model units with features and labels, from which batches and attracting data are drawn; deterministic.
 
     units: mean distance of two data for each feature, by which features are divided.  conditioning: maps data, (B, ...) in user
-    units, to what the network is conditioned on beside labels, (B, K) or None.
+    units, to what the network is conditioned on besides labels, (B, K) or None.
     """
 
     def __init__(

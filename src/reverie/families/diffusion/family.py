@@ -1,4 +1,4 @@
-"""Denoising diffusion as a family: what is planned for data and a budget, and what it can do."""
+"""Denoising diffusion as a family: plans for data and a budget, and capabilities."""
 
 from __future__ import annotations
 

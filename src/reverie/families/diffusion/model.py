@@ -52,7 +52,7 @@ class Diffusion(DiffusionLikelihood):
     for classifier-free guidance.  augment: of training data.  labels: number of labels.  measure: the error measure.
     likelihood: whether the bound is trained, and reported as the held-out metric.  examples: number and width of stored
     condition vectors, used where no condition is requested.  distilled: record of a student; distillation_target: its
-    objective in training.  clusters: of images, on which the network is conditioned beside labels.
+    objective in training.  clusters: of images, on which the network is conditioned besides labels.
     """
 
     def __init__(
@@ -159,7 +159,7 @@ class Diffusion(DiffusionLikelihood):
         self.denoiser.schedule.warn_if_signal_remains()
 
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
-        """Sample as the options say; see `reverie.families.diffusion.sampling`."""
+        """Sample with the options; see `reverie.families.diffusion.sampling`."""
         options = dict(inputs.options)
         if options.get("precision") is None and not any(options.get(key) is not None for key in STEERING):
             options["precision"] = self.default_precision()

@@ -59,7 +59,7 @@ class SamplingRecord(ConfigSection):
     """The default sampling of a run: the table [family.sampling] of config.toml.
 
     source: "default", of the version that trained the run; "version", the same for a version that did not record it;
-    "selected", the best of `candidates`, measured with so many samples each.  precision: None selects by device.
+    "selected", the best of `candidates`, each measured with this number of samples.  precision: None selects by device.
     """
 
     sampler: SamplerName

@@ -51,7 +51,7 @@ class DiffusionSettings(FamilySettings):
     times: str = "stratified"
     label_dropout: Annotated[float, Field(ge=0, le=1)] = 0.1
     examples: Annotated[int, Field(ge=0, le=MAX_EXAMPLES)] = 0  # stored condition vectors
-    clusters: Annotated[int, Field(ge=0, le=MAX_CLUSTERS)] = 0  # of images, a condition beside the label
+    clusters: Annotated[int, Field(ge=0, le=MAX_CLUSTERS)] = 0  # of images, a condition in addition to the label
     autoguidance: Annotated[float, Field(ge=1, le=10)] = 1.0  # default scale; selected at the end of training
     sampling: SamplingRecord | None = None  # default sampling; selected at the end of training
     distilled: Distilled | None = None  # of students; see `reverie distil`

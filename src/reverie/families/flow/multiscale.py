@@ -45,7 +45,7 @@ def squeeze(x: Tensor) -> Tensor:
 
 
 def unsqueeze(y: Tensor) -> Tensor:
-    """Return the image of which `squeeze` returned y."""
+    """Invert `squeeze`."""
     parts = y.chunk(4, 1)
     x = y.new_empty(len(y), parts[0].shape[1], 2 * y.shape[2], 2 * y.shape[3])
     for (i, j), part in zip(CORNERS, parts, strict=True):

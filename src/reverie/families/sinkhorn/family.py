@@ -64,7 +64,7 @@ class SinkhornFamily(PlannedFamily[SinkhornSettings]):
         shape = request.train.shape
         if math.prod(shape) > MOST:
             raise UserError(
-                f"distances between data of {math.prod(shape):,} values say little; sinkhorn takes at most {MOST:,}; give"
+                f"distances between data of {math.prod(shape):,} values mean little; sinkhorn takes at most {MOST:,}; give"
                 " a smaller --size"
             )
         if len(shape) == 1:

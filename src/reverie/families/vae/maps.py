@@ -1,7 +1,7 @@
 """Autoencoders with a feature map as latent: each patch of an image, with its neighbours, becomes a few channels.
 
 They begin as the principal components of patches, the best linear map of so few channels (Eckart and Young 1936).  The
-convolutions beside it begin at zero.
+parallel convolutions are initialized to zero.
 """
 
 from __future__ import annotations
