@@ -120,7 +120,9 @@ class LogSNR(DecreasingGrid):
         """Return log(sigma / alpha) at the start and at the end."""
         highest, lowest = _log_noise(schedule, self.start), _log_noise(schedule, end)
         if not lowest < highest:
-            raise UserError(f"this grid starts at sigma / alpha = {math.exp(highest):g}, which is not above its end at {end:g}")
+            raise UserError(
+                f"this grid starts at sigma / alpha = {math.exp(highest):g}, and t = {end:g} is noisier; decrease end"
+            )
         return highest, lowest
 
     def _times(self, schedule: Schedule, end: float, log_noise: Tensor) -> Tensor:
