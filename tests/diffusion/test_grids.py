@@ -137,5 +137,5 @@ def test_a_grid_in_the_noise_level_needs_finite_decreasing_noise(grid: type[LogS
     for schedule in (Linear(), Rectified()):
         with pytest.raises(UserError, match="none at t = 0"):
             grid(end=0.0)(schedule, 4)
-    with pytest.raises(UserError, match="0.995"):
+    with pytest.raises(UserError, match=r"0\.995"):
         grid(end=0.995)(Rectified(), 4)

@@ -1,6 +1,6 @@
 """Non-leaking augmentation: changes of training images that the network is conditioned on.
 
-Each change is a function of a vector that is zero for an unchanged image.  The network receives it together with the noise level
+Each change is a function of a vector that is zero for an unchanged image.  The network receives it with the noise level
 (arXiv:2206.00364, section F.2) and samples with zero, so that samples do not show the changes.
 """
 
