@@ -185,9 +185,9 @@ class TestTheMinutesHold:
         quick, slow, by_steps = CheckSchedule(60, 0, 0), CheckSchedule(60, 0, 0), CheckSchedule(math.inf, 0, 0)
         assert quick.due(0.01, 0.5, 0.05) and by_steps.due(0.01, 5, 5)
         assert not any(slow.due(k / 20, 3 * k, 3.0) for k in range(20)) and slow.due(1.0, 60, 3.0)
-        quick.made(0.01, 20.0, first=True)
+        quick.record(0.01, 20.0, first=True)
         assert quick.due(0.06, 3.6, 0.05) and not quick.due(0.04, 2.4, 0.05)
-        quick.made(0.3, 20.0, first=False)
+        quick.record(0.3, 20.0, first=False)
         assert not quick.due(0.8, 48, 0.05) and quick.due(1.0, 60, 0.05)
 
     def test_figures_of_very_large_images_take_fewer_draws(self) -> None:

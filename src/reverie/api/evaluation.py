@@ -34,7 +34,7 @@ def evaluate(
 
     n: 2,048, or 512 if quick.  seconds: time limit, by default 60 if quick and none otherwise; the result names the metrics
     that did not fit.  features: map of images in which distances are taken: auto, classifier, general, pixels, or a function
-    from images (B, C, H, W) in [0, 1] to (B, D).  data: where the run's data are now, if they were moved, or the data
+    from images (B, C, H, W) in [0, 1] to (B, D).  data: the present path of the run's data, if they were moved, or the data
     themselves.  processes: that share sampling and features on this machine.  out: write a report, as `.save("report.html")`
     of the result does.  progress: show bars, by default on a terminal and in notebooks if on_progress is not given.
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from reverie.base.noise import split_mix
 
-PIECE = 2**20  # bytes hashed at a time
+CHUNK_BYTES = 2**20  # bytes hashed at a time
 
 
 def content_hashes(x: np.ndarray) -> np.ndarray:
@@ -19,39 +19,39 @@ def content_hashes(x: np.ndarray) -> np.ndarray:
     Data of up to 8 bytes are their own hash, others get 64 bits: two of a million different data collide with probability 3e-8.
     """
     size = x[0].nbytes
-    seen = np.zeros(len(x), np.uint64)
-    step = max(1, PIECE // max(1, size))
+    hashes = np.zeros(len(x), np.uint64)
+    step = max(1, CHUNK_BYTES // max(1, size))
     for k in range(0, len(x), step):
         rows = np.ascontiguousarray(x[k : k + step]).reshape(-1).view(np.uint8).reshape(-1, size)
         if size <= 8:
-            seen[k : k + step] = np.pad(rows, ((0, 0), (0, 8 - size))).view(np.uint64)[:, 0]
+            hashes[k : k + step] = np.pad(rows, ((0, 0), (0, 8 - size))).view(np.uint64)[:, 0]
         elif size <= 64:
             words = np.pad(rows, ((0, 0), (0, -size % 8))).view(np.int64)
             mixed = torch.zeros(len(words), dtype=torch.int64)
             for column in torch.from_numpy(words).unbind(1):
                 mixed = split_mix(mixed ^ column, torch.ones((), dtype=torch.int64))
-            seen[k : k + step] = mixed.numpy().view(np.uint64)
+            hashes[k : k + step] = mixed.numpy().view(np.uint64)
         else:
             digests = b"".join(hashlib.blake2b(row.data, digest_size=8).digest() for row in rows)
-            seen[k : k + step] = np.frombuffer(digests, np.uint64)
-    return seen
+            hashes[k : k + step] = np.frombuffer(digests, np.uint64)
+    return hashes
 
 
 def count_duplicates(x: np.ndarray) -> int:
     """Return how many data are copies of earlier ones, by their bytes.  x: (N, ...) of any type."""
-    seen = np.sort(content_hashes(x))
-    return len(x) - 1 - int(np.count_nonzero(seen[1:] != seen[:-1]))
+    hashes = np.sort(content_hashes(x))
+    return len(x) - 1 - int(np.count_nonzero(hashes[1:] != hashes[:-1]))
 
 
 def split_without_copies(order: Tensor, held: int, hashes: np.ndarray) -> tuple[Tensor, Tensor]:
     """Return the training indices, and `held` held-out ones without copies in the training set.
 
-    The first data in order without copies are held out, so that nothing is lost; if these are too few, others are held out and
-    their copies removed.  order: (N,) int64; marks: (N,), equal for copies.  If all training data would be removed, copies
-    stay.
+    Data without copies are held out first, in the order given; if these are too few, others are held out and their copies
+    removed from the training set.  order: (N,) int64; hashes: (N,), equal for copies.  Copies stay if all training
+    data would be removed.
     """
-    _, places, counts = np.unique(hashes, return_inverse=True, return_counts=True)
-    group = torch.from_numpy(places.reshape(-1))
+    _, inverse, counts = np.unique(hashes, return_inverse=True, return_counts=True)
+    group = torch.from_numpy(inverse.reshape(-1))
     copied = torch.from_numpy(counts > 1)[group]
     if not copied.any():
         return order[held:], order[:held]

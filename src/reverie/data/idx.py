@@ -16,7 +16,7 @@ from reverie.data.memory_limits import array_memory, check_expansion
 UBYTE = 0x08
 SIZE_LIMIT = 4 * 2**30
 MAX_GZIP_RATIO = 1032  # maximum compression ratio of gzip
-PIECE = 2**22
+CHUNK_BYTES = 2**22
 TRAIN_IMAGES, TRAIN_LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 TEST_IMAGES, TEST_LABELS = "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte"
 
@@ -61,15 +61,15 @@ def read_idx(path: Path) -> np.ndarray:
             shape = tuple(int(n) for n in np.frombuffer(dimensions, ">u4"))
             expected = math.prod(shape)
             header = 4 + 4 * start[3]
-            most = on_disk * MAX_GZIP_RATIO if packed else on_disk - header
-            if expected > most or expected > SIZE_LIMIT:
+            max_values = on_disk * MAX_GZIP_RATIO if packed else on_disk - header
+            if expected > max_values or expected > SIZE_LIMIT:
                 raise UserError(
                     f"{path} states {' x '.join(map(str, shape))} values, more than it can contain; get the file again"
                 )
             check_expansion(array_memory(shape, 1), on_disk, str(path), "if you trust the file, decompress it with gunzip")
             values = bytearray()  # grows with the actual data
-            while len(values) <= expected and (piece := stream.read(min(PIECE, expected + 1 - len(values)))):
-                values += piece
+            while len(values) <= expected and (chunk := stream.read(min(CHUNK_BYTES, expected + 1 - len(values)))):
+                values += chunk
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}; get the file again") from None
     except (EOFError, zlib.error):

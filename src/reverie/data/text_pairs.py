@@ -41,10 +41,10 @@ class TextPairs:
     def take(self, index: Tensor) -> Tensor:
         """Return the chosen pairs.  index: (B,) int64 or (N,) bool; returns (B, 2, W) int64."""
         chosen = index.numpy()
-        place = np.arange(self.width)
-        there = place < self.lengths[chosen][..., None]
-        found = self.codes[np.where(there, self.starts[chosen][..., None] + place, 0)]
-        return torch.from_numpy(np.where(there, found, END_OF_TEXT).astype(np.int64))
+        position = np.arange(self.width)
+        inside = position < self.lengths[chosen][..., None]
+        found = self.codes[np.where(inside, self.starts[chosen][..., None] + position, 0)]
+        return torch.from_numpy(np.where(inside, found, END_OF_TEXT).astype(np.int64))
 
     def subset(self, index: Tensor) -> TextPairs:
         """Return the chosen pairs, sharing the texts.  index: (B,) int64 or (N,) bool."""
@@ -65,22 +65,22 @@ class TextPairs:
         """Return bytes that identify these pairs, for a fingerprint."""
         lengths, starts = self.lengths.reshape(-1), self.starts.reshape(-1)
         ends = lengths.cumsum()
-        place = np.repeat(starts - ends + lengths, lengths) + np.arange(int(ends[-1]) if len(ends) else 0)
-        return hashlib.sha256(lengths.tobytes() + self.codes[place].tobytes()).digest()
+        position = np.repeat(starts - ends + lengths, lengths) + np.arange(int(ends[-1]) if len(ends) else 0)
+        return hashlib.sha256(lengths.tobytes() + self.codes[position].tobytes()).digest()
 
     def split(self, seed: int) -> tuple[TextPairs, TextPairs]:
-        """Split off 5 % of the distinct sources as held-out set; no source is in both parts."""
+        """Split into training and held-out pairs with 5 % of the distinct sources held out; no source is in both parts."""
         numbers: dict[str, int] = {}
         group = np.array([numbers.setdefault(self.text(k, 0), len(numbers)) for k in range(len(self))])
         if len(numbers) < 2:
             raise UserError("all sources are equal; at least 2 distinct ones are needed, one of them for the held-out set")
         order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(seed)).numpy()
-        out = np.isin(group, order[: max(1, round(HELD_OUT * len(numbers)))])
-        return self.subset(torch.from_numpy(~out)), self.subset(torch.from_numpy(out))
+        held_out = np.isin(group, order[: max(1, round(HELD_OUT * len(numbers)))])
+        return self.subset(torch.from_numpy(~held_out)), self.subset(torch.from_numpy(held_out))
 
 
 def make_pairs(pairs: Sequence[TextPair]) -> TextPairs:
-    """Return pairs of strings as data."""
+    """Encode pairs of strings."""
     sides = [codes_of(text) for pair in pairs for text in pair]
     lengths = np.array([len(side) for side in sides], np.int64)
     starts = np.concatenate([[0], lengths.cumsum()[:-1]])

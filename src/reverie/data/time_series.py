@@ -34,7 +34,7 @@ def cut_windows(name: str, x: np.ndarray, window: int, notes: tuple[str, ...], s
     count = len(x) // window
     if count < 2:
         raise UserError(
-            f"{source} has {len(x):,} time steps, and two windows of {window} are needed at least; give a smaller --window"
+            f"{source} has {len(x):,} time steps; at least two windows of {window} are needed; set a smaller --window"
         )
     cut = np.ascontiguousarray(x[len(x) - count * window :]).reshape(count, window, x.shape[1])
     copies = count_duplicates(cut)
@@ -52,9 +52,9 @@ def as_series(points: Dataset, window: int, source: str) -> Dataset:
         raise UserError(f"{source} contains {points.kind}, and --window needs rows of numbers; leave it out")
     notes = tuple(note for note in points.notes if "exact cop" not in note)
     left = ("series have no labels, so the labels are ignored",) if points.labels is not None else ()
-    made = cut_windows(points.name, points.x.numpy(), window, (*notes, *left), source)
+    series = cut_windows(points.name, points.x.numpy(), window, (*notes, *left), source)
     about = {key: points.report[key] for key in ("table", "columns", "left_out", "filled") if key in points.report}
-    return replace(made, columns=points.columns, report={**made.report, **about})
+    return replace(series, columns=points.columns, report={**series.report, **about})
 
 
 def read_wav(path: Path, name: str, options: ReadingOptions) -> Dataset:
@@ -68,7 +68,7 @@ def read_wav(path: Path, name: str, options: ReadingOptions) -> Dataset:
                     " are supported"
                 )
             if sound.getnframes() * width * channels > min(MAX_BYTES, path.stat().st_size):
-                raise UserError(f"{path} states more sound than it can contain; save it again")
+                raise UserError(f"the header of {path} states more samples than the file contains; save it again")
             data = sound.readframes(sound.getnframes())
     except OSError as error:
         raise UserError(f"{path} cannot be read: {reason(error)}") from None
@@ -76,8 +76,8 @@ def read_wav(path: Path, name: str, options: ReadingOptions) -> Dataset:
         if isinstance(error, UserError):
             raise
         raise UserError(f"{path} cannot be read as sound: {error}; save it as plain .wav of integers") from None
-    whole = len(data) // (width * channels) * width * channels
-    x = _samples(data[:whole], width).reshape(-1, channels)
+    end = len(data) // (width * channels) * width * channels
+    x = _samples(data[:end], width).reshape(-1, channels)
     note = (f"sound with {rate:,} samples per second, {width * 8} bits",)
     return cut_windows(name, x, options.window or WINDOW, note, str(path))
 
@@ -98,7 +98,7 @@ def oscillation(points: int, seed: int, options: ReadingOptions) -> Dataset:
     """A noise-driven damped wave: an autoregressive series of order 2 in its stationary state."""
     random = np.random.default_rng(seed)
     x, before = np.empty(points + 200), (0.0, 0.0)
-    for t, kick in enumerate(random.normal(0, 0.3, len(x))):
-        x[t] = OSCILLATION[0] * before[0] + OSCILLATION[1] * before[1] + kick
+    for t, noise in enumerate(random.normal(0, 0.3, len(x))):
+        x[t] = OSCILLATION[0] * before[0] + OSCILLATION[1] * before[1] + noise
         before = (x[t], before[0])
     return cut_windows("oscillation", x[200:, None].astype(np.float32), options.window or WINDOW, (), "oscillation")

@@ -16,7 +16,7 @@ from reverie.base.errors import ReverieWarning
 INK = "#1b2733"
 PLACEHOLDER_FONT = "Last Resort"  # a font with a placeholder box for every character
 NON_JOINER = "\N{ZERO WIDTH NON-JOINER}"  # affects how letters join in Persian
-LEGEND = 20  # captions listed, at most, when they are drawn as numbers
+MAX_LISTED = 20  # captions listed in the warning if they are drawn as numbers
 LEADING = 4  # pixels of a line beyond the font size
 
 
@@ -161,17 +161,21 @@ def captions(titles: Sequence[str], width: int, size: int, max_lines: int) -> li
     ASCII forms of different captions could be equal.
     """
     lines = {title: wrap(title, width, size, max_lines) for title in dict.fromkeys(titles)}
-    lost = [title for title, drawn in lines.items() if drawable(title)[0] != _one_line(title) and "".join(drawn).endswith("…")]
-    lines |= {title: [f"#{k}"] for k, title in enumerate(lost, 1)}
-    if lost:
-        _warn_of_numbers(tuple(lost))
+    unreadable = [
+        title for title, drawn in lines.items() if drawable(title)[0] != _one_line(title) and "".join(drawn).endswith("…")
+    ]
+    lines |= {title: [f"#{k}"] for k, title in enumerate(unreadable, 1)}
+    if unreadable:
+        _warn_of_numbers(tuple(unreadable))
     return [lines[title] for title in titles]
 
 
 @cache
-def _warn_of_numbers(lost: tuple[str, ...]) -> None:
+def _warn_of_numbers(unreadable: tuple[str, ...]) -> None:
     """Warn once which captions the numbers stand for."""
-    named = ", ".join(f"#{k} {title}" for k, title in enumerate(lost[:LEGEND], 1)) + (", ..." if lost[LEGEND:] else "")
+    named = ", ".join(f"#{k} {title}" for k, title in enumerate(unreadable[:MAX_LISTED], 1)) + (
+        ", ..." if unreadable[MAX_LISTED:] else ""
+    )
     warnings.warn(
         f"no font on this machine has the glyphs of some captions, so they are drawn as numbers: {named}; install a font that"
         " has them, such as Noto, to see the captions",

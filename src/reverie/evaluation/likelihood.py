@@ -16,7 +16,7 @@ from reverie.base.progress import OnCount
 from reverie.data import Dataset
 from reverie.diffusion.error_curve import LEVELS, ErrorCurve
 from reverie.diffusion.likelihood import Bound, LogProb, Tightened, mean_and_error
-from reverie.diffusion.likelihood.ends import PLACES as ENDS
+from reverie.diffusion.likelihood.ends import END_TIMES
 from reverie.draw.curves import label_axes
 from reverie.draw.picture import ACCENT, SOFT, WARM, figure, png_bytes
 from reverie.evaluation.bound_parts import bars, bound_parts
@@ -28,7 +28,7 @@ from reverie.runs.run import Run
 NAME, TITLE = "likelihood", "Likelihood of held-out data"
 BANDS = 24  # ranges of the log-SNR in the picture
 ZERO_NOISE = 1 / (2 * math.log(2))  # bits/dim per unit of log-SNR if the noise estimate is 0
-CHOOSING = 32  # training data that choose the end of the bounds
+END_DATA = 32  # training data for selecting the end of the bounds
 DRAWS = 16  # noise levels per datum in continuous time
 PATHS = 8  # per datum, for the importance-weighted bound
 WEIGHTED = 16  # data with an importance-weighted bound
@@ -37,7 +37,7 @@ FLOW_PASSES = 450  # approximate network passes per datum of the flow, two third
 
 def passes(run: Run, bounded: int, flow: int) -> int:
     """Return the approximate number of network passes of the section; passes in float64 count twice."""
-    chosen, chain = CHOOSING * 2 * ENDS, bounded * (len(run.sampling({})[1]) + DRAWS)
+    chosen, chain = END_DATA * 2 * END_TIMES, bounded * (len(run.sampling({})[1]) + DRAWS)
     return 2 * (chosen + MEASURED * LEVELS + chain + flow * FLOW_PASSES)
 
 
@@ -103,8 +103,8 @@ def _bands(bound: Bound) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     width = (tau.max() - tau.min()) / bound.denoising.shape[1]
     density = terms / (2 * (1 + torch.exp(-log_snr / 2)) * width)
     edges = torch.linspace(float(log_snr.quantile(0.02)), float(log_snr.max()), BANDS + 1, dtype=torch.float64)
-    which = torch.bucketize(log_snr, edges) - 1
-    rows = [density[which == k] for k in range(BANDS)]
+    band = torch.bucketize(log_snr, edges) - 1
+    rows = [density[band == k] for k in range(BANDS)]
     kept = [k for k, row in enumerate(rows) if len(row) > 1]
     centers = ((edges[1:] + edges[:-1]) / 2)[kept]
     means = torch.stack([rows[k].mean() for k in kept])
@@ -137,7 +137,7 @@ def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, ref
 
 
 def _reference(x: Tensor) -> float:
-    """Return the NLL in nats of points under the normal distribution with their own moments.
+    """Return the NLL in nats of points under the Gaussian with their mean and covariance.
 
     It is NaN for degenerate points: too few of them, or all on a line or plane.
     """
@@ -162,7 +162,7 @@ def _checked(run: Run, x: Tensor | None, labels: Tensor | None, n: int) -> tuple
 
 def _chosen_end(run: Run, train: Dataset, seed: int) -> float:
     """Return the end of the bounds that minimizes the bound of training data."""
-    x, labels = train.batch(torch.linspace(0, len(train) - 1, min(len(train), CHOOSING), dtype=torch.float64).long())
+    x, labels = train.batch(torch.linspace(0, len(train) - 1, min(len(train), END_DATA), dtype=torch.float64).long())
     device, cond = run.diffusion.device, labels if run.conditional else None
     cond = cond.to(device) if cond is not None else None
     return run.diffusion.best_end(x.to(device), cond, image_seeds(seed, len(x)))
@@ -192,7 +192,7 @@ def likelihood_section(
 ) -> ReportSection:
     """Measure the NLL of n held-out data by the ELBO, and of flow_n of them by the probability flow.
 
-    x: (N, ...) in user units, images in [0, 1]; labels: (N,); train: training data, which choose the end of the bounds
+    x: (N, ...) in user units, images in [0, 1]; labels: (N,); train: training data, which determine the end of the bounds
     (otherwise t_min) and the variance of the chain's steps; steps: of the chain, by default those of sampling; paths: per
     datum for the importance-weighted bound, 0 for none; on_progress: called with (done, of).
     """
@@ -224,13 +224,13 @@ def _section(
     }
     if tight is not None:
         found[f"bound, {len(grid)} steps, {tight.paths} paths"] = _figure(tight.nats / per, unit, seed)
-    name, value = ("uniform noise", math.log2(levels)) if levels else ("the best normal", _reference(x))
+    name, value = ("uniform noise", math.log2(levels)) if levels else ("a Gaussian fit", _reference(x))
     reference = (name, value) if math.isfinite(value) else None
     gap = _figure((integral.nats[: len(flow.nats)] + flow.nats) / per, unit, seed)
     best = min(found.values(), key=lambda row: float(row["value"]))
     elbo, exact = (format_score(found[name]) for name in ("bound, continuous time", "flow"))
-    beside = f"; {reference[0]} has {reference[1]:.3g}" if reference else ""
-    verdict = [f"The NLL of a held-out {what} is {exact} {unit} by the flow and at most {elbo} by the ELBO{beside}."]
+    comparison = f"; {reference[0]} has {reference[1]:.3g}" if reference else ""
+    verdict = [f"The NLL of a held-out {what} is {exact} {unit} by the flow and at most {elbo} by the ELBO{comparison}."]
     if reference and best["value"] >= reference[1]:
         verdict.append(f"That is not below {reference[0]}: the model has not learned the density of the data.")
     if len(x) > 1 and (

@@ -171,8 +171,8 @@ def distributed_run(run: Run, processes: int) -> Iterator[Run]:
         threads = torch.get_num_threads()
         torch.set_num_threads(threads_each(processes))
         try:
-            made = DistributedRun(run.config, run.model, run.path, run.changes, team)
-            made._early, made._mean_error = run._early, run._mean_error
-            yield made
+            team_run = DistributedRun(run.config, run.model, run.path, run.changes, team)
+            team_run._early, team_run._mean_error = run._early, run._mean_error
+            yield team_run
         finally:
             torch.set_num_threads(threads)

@@ -28,13 +28,13 @@ from reverie.training.sharding import ShardedLearner, gradients_of
 
 REPORTS, CHECKS = 200, 20  # number of reports, and of checks on held-out data, in a run
 CHECK_SHARE, FREE = 0.05, 0.5  # upper limits for checks: share of the training time, or seconds if that is more
-OLDEST, OLD_SHARE = 0.4, 0.1  # longest part of a run between two checks, if a check takes at most this share of the run
-FIRST_PRICE, FIRST_FREE = 4.0, 2.0  # estimated duration of the first check in steps, and seconds that it always may take
-CLOCK = 0.5  # least seconds between reports of a training whose length is in minutes
+MAX_INTERVAL, MAX_CHECK_SHARE = 0.4, 0.1  # maximum fraction of a run between checks, if a check takes at most this share
+FIRST_PRICE, FIRST_FREE = 4.0, 2.0  # estimated duration of the first check in steps, and seconds that are always allowed for it
+REPORT_SECONDS = 0.5  # minimum seconds between reports of a training whose length is in minutes
 STEP_DECAYS = 10  # number of halvings of the learning rate with the decay "step"
 END_SHARE = 0.25  # duration of the final decay of a training until converged, relative to the time before
 LATEST_END = 1 / (1 + END_SHARE)  # fraction of the longest time at which the final decay starts at the latest
-LEAST = 0.2  # least share of the time for steps, however long the other stages take
+MIN_STEP_SHARE = 0.2  # minimum share of the time for training steps
 CHECK, OPTIMUM = "last check", "least possible loss"  # stages after the last step
 OPTIMUM_SHARE = 0.05  # upper limit of the time for the least possible loss
 OPTIMUM_NUMBERS = 7e6  # size of training data for which the least possible loss takes as long as a check
@@ -69,12 +69,12 @@ def limit_budget(
 
 
 class StepClock:
-    """The fraction of a training that is done, where steps get the time that other stages of the command leave."""
+    """The completed fraction of a training; steps use the time that other stages of the command do not need."""
 
     def __init__(self, budget: Budget, seconds: float) -> None:
         self.budget, self.clock = budget, budget.clock
         self.start = self.clock() - seconds
-        self.least = seconds + LEAST * budget.seconds if math.isfinite(budget.seconds) else math.inf
+        self.least = seconds + MIN_STEP_SHARE * budget.seconds if math.isfinite(budget.seconds) else math.inf
         self.done = 0.0
 
     @property
@@ -84,7 +84,7 @@ class StepClock:
 
     @property
     def limit(self) -> float:
-        """Seconds of training at its end, by the present estimate."""
+        """Seconds of training at its end, by the current estimate."""
         return max(self.least, self.seconds + self.budget.free)
 
     def fraction(self, seconds: float) -> float:
@@ -116,13 +116,13 @@ class CheckSchedule:
         if self.price is None:
             affordable = affordable and FIRST_PRICE * step <= max(FIRST_FREE, CHECK_SHARE * self.limit)
         price = FIRST_PRICE * step if self.price is None else self.price
-        old = fraction - self.next / CHECKS > OLDEST and price <= max(FIRST_FREE, OLD_SHARE * self.limit)
+        old = fraction - self.next / CHECKS > MAX_INTERVAL and price <= max(FIRST_FREE, MAX_CHECK_SHARE * self.limit)
         return fraction == 1 or old or (fraction * CHECKS >= self.next and affordable)
 
-    def made(self, fraction: float, took: float, first: bool) -> None:
-        """Record a check.  The first does not count, as the network is then slow."""
-        self.price = took
-        self.spent += took * (not first)
+    def record(self, fraction: float, duration: float, first: bool) -> None:
+        """Record a check.  The first does not count, because the first calls of a network are slow."""
+        self.price = duration
+        self.spent += duration * (not first)
         self.next = math.floor(fraction * CHECKS) + 1
 
 
@@ -234,7 +234,10 @@ def fit(
         learner.seconds = allowed.seconds
         fraction = fraction_now()
         now = time.monotonic()
-        if not (fraction * REPORTS >= reports and (settings.steps is not None or now - reported >= CLOCK)) and fraction < 1:
+        if (
+            not (fraction * REPORTS >= reports and (settings.steps is not None or now - reported >= REPORT_SECONDS))
+            and fraction < 1
+        ):
             continue
         learner.gather_models()
         if failure := _failure(learner):
@@ -256,15 +259,15 @@ def fit(
             budget.reserve(CHECK, FIRST_PRICE / max(speed, 1e-9))
         figures: dict[str, Any] = {}
         if check:
-            began = budget.clock()
+            check_start = budget.clock()
             brief = fraction == 1 and checks.price is not None and budget.left < checks.price
             with budget.stage(CHECK) if fraction == 1 else nullcontext():
                 figures = evaluate_check(learner, train, held_out, settings.seed, brief)
-            took = budget.clock() - began
-            checks.made(fraction, took, first=learner.i == 1)
-            price = took * optimum_share(train)
+            duration = budget.clock() - check_start
+            checks.record(fraction, duration, first=learner.i == 1)
+            price = duration * optimum_share(train)
             if fraction < 1:
-                budget.reserve(CHECK, took)
+                budget.reserve(CHECK, duration)
                 budget.reserve(OPTIMUM, price, OPTIMUM_SHARE)
             elif budget.has_time_for(OPTIMUM, price):
                 with budget.stage(OPTIMUM):
@@ -290,7 +293,7 @@ def fit_at_once(
     rounds = model.fit(train, settings.seed)
     cost = next(rounds, None)
     while cost is not None and not stop():
-        following = next(rounds, None)  # to know whether this round was the last; it updates the model
+        following = next(rounds, None)  # updates the model; None if this round was the last
         learner.i += 1
         learner.seconds = clock() - start
         last = following is None

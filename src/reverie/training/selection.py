@@ -30,11 +30,11 @@ CANDIDATES: tuple[SamplerChoice, ...] = (
     ("ddpm", 20, "uniform"),
 )
 # Scales of autoguidance for all candidates, and further scales for the best.
-FIRST, MORE, FINALISTS = (1.0, 1.5), (1.25, 2.0), 3
-ROUND, BEST = 0.5, 4  # share of the evaluations for all candidates, and number of candidates for the rest
+FIRST_SCALES, MORE_SCALES, FINALISTS = (1.0, 1.5), (1.25, 2.0), 3
+ROUND, BEST = 0.5, 4  # share of the evaluations for the first round, and number of candidates in the second
 SHARE, PASSES = 0.045, 3  # upper limit of evaluations, relative to the training; evaluations of a step per datum
-FEWEST, MOST, MAX_OF_BEST = 16, 128, 512  # limits of the mean number of samples per candidate, and of the best
-HELD = 512  # largest number of held-out data for the comparison
+MIN_MEAN, MAX_MEAN, MAX_OF_BEST = 16, 128, 512  # limits of the mean number of samples per candidate, and of the best
+MAX_HELD_OUT = 512  # maximum number of held-out data for the comparison
 SEED = 1_000_000_007  # of the samples; unlikely to be a seed of users
 FEATURES = 2.4e8  # operations of a network with the duration of the features of an image of 96 x 96
 
@@ -63,9 +63,9 @@ class Measured:
 
 
 class Reference:
-    """Held-out images as candidates are compared with them."""
+    """Features and spectra of held-out images, with which candidates are compared."""
 
-    def __init__(self, held_out: Dataset, most: int = HELD) -> None:
+    def __init__(self, held_out: Dataset, most: int = MAX_HELD_OUT) -> None:
         order = torch.randperm(len(held_out), generator=torch.Generator().manual_seed(SEED))[:most]
         self.net = efficientnet.load_general()
         self.features, self.power = self.of(held_out.batch(order)[0])
@@ -107,12 +107,12 @@ def samples_for(run: Run, held_out: Dataset, seen: int) -> int:
     guided, choices = _can_guide(run), candidates_of(run)
     mean = sum(steps for _, steps, _ in choices) / len(choices)
     scales = [
-        *product(range(len(choices)), FIRST if guided else FIRST[:1]),
-        *product(range(FINALISTS), MORE if guided else ()),
+        *product(range(len(choices)), FIRST_SCALES if guided else FIRST_SCALES[:1]),
+        *product(range(FINALISTS), MORE_SCALES if guided else ()),
     ]
     each = sum((1 if scale == 1 else 2) * mean + features for _, scale in scales)
-    n = int((SHARE * PASSES * seen - features * min(HELD, len(held_out))) / each)
-    return min(n, MOST) if n >= FEWEST else 0
+    n = int((SHARE * PASSES * seen - features * min(MAX_HELD_OUT, len(held_out))) / each)
+    return min(n, MAX_MEAN) if n >= MIN_MEAN else 0
 
 
 def candidates_of(run: Run) -> tuple[SamplerChoice, ...]:
@@ -127,33 +127,33 @@ def _can_guide(run: Run) -> bool:
 def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None = None) -> Selection | None:
     """Compare samples of the candidates with held-out data; return the best candidate and the record of all.
 
-    Sequential halving (Karnin et al. 2013) in two rounds: a share of the evaluations goes into all candidates, the rest into
-    the BEST of them.  The best is that with the least kernel distance of features; among those that differ from it by no more
-    than a standard error, the one whose spectrum is nearest to the data's.  n: mean number of samples per candidate.
-    stage: ends the comparison when its time is over; None is returned if fewer than two candidates were compared by then.
+    Sequential halving (Karnin et al. 2013) in two rounds: a share of the evaluations is spent on all candidates, the rest on
+    the BEST of them.  The best has the least kernel distance of features; among those within one standard error of it, the one
+    whose spectrum is nearest to that of the data is selected.  n: mean number of samples per candidate.  stage: ends the
+    comparison when its time is over; None is returned if fewer than two candidates were compared by then.
     """
     stage, reference = stage or Deadline(), Reference(held_out)
-    first, more = (FIRST, MORE) if _can_guide(run) else (FIRST[:1], ())
+    first, more = (FIRST_SCALES, MORE_SCALES) if _can_guide(run) else (FIRST_SCALES[:1], ())
     few = max(2, round(ROUND * n))
 
     def measured(choices: Iterable[SamplerChoice], scales: Iterable[float]) -> list[Measured]:
         """Return the candidates whose samples are finite: all choices with each scale in turn."""
         found = [measure(run, reference, few, choice, scale) for scale, choice in product(scales, choices) if stage.left > 0]
-        return [one for one in found if bool(one.features.isfinite().all())]
+        return [candidate for candidate in found if bool(candidate.features.isfinite().all())]
 
     def by_distance(found: Sequence[Measured]) -> list[Measured]:
-        return sorted(found, key=lambda one: reference.distance(one.features)[0])
+        return sorted(found, key=lambda candidate: reference.distance(candidate.features)[0])
 
     found = measured(candidates_of(run), first)
     if more:
-        found += measured(list(dict.fromkeys(one.choice for one in by_distance(found)))[:FINALISTS], more)
+        found += measured(list(dict.fromkeys(candidate.choice for candidate in by_distance(found)))[:FINALISTS], more)
     if len(found) < 2:
         return None
     best = by_distance(found)[:BEST]
     further = min(int((n - few) * _cost(found) / _cost(best)), MAX_OF_BEST - few)
-    longer = [one.extended(run, reference, further) for one in best if further > 0 and stage.left > 0]
-    if len(longer) == len(best) and all(bool(one.features.isfinite().all()) for one in longer):
-        found = [*longer, *(one for one in found if one not in best)]
+    longer = [candidate.extended(run, reference, further) for candidate in best if further > 0 and stage.left > 0]
+    if len(longer) == len(best) and all(bool(candidate.features.isfinite().all()) for candidate in longer):
+        found = [*longer, *(candidate for candidate in found if candidate not in best)]
     rows = compare(reference, found)
     final = rows[: len(best)] if found[: len(best)] == longer else rows
     least = min(row.distance for row in final)
@@ -162,25 +162,25 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
     rest = sorted((row for row in rows if row is not chosen), key=lambda row: row.distance)
     record = SamplingRecord(
         sampler=chosen.sampler, steps=chosen.steps, grid=chosen.grid, source="selected",
-        samples=max(len(one.features) for one in found), candidates=(chosen, *rest),
+        samples=max(len(candidate.features) for candidate in found), candidates=(chosen, *rest),
     )  # fmt: skip
     return Selection(record, chosen.autoguidance)
 
 
 def _cost(found: Iterable[Measured]) -> float:
-    """Return the evaluations of one sample of each."""
-    return sum((1 if one.scale == 1 else 2) * one.choice[1] for one in found)
+    """Return the number of evaluations for one sample of each candidate."""
+    return sum((1 if candidate.scale == 1 else 2) * candidate.choice[1] for candidate in found)
 
 
 def measure(
     run: Run, reference: Reference, n: int, choice: SamplerChoice, scale: float, seed: int = SEED, start: int = 0
 ) -> Measured:
-    """Return the features of n samples of a candidate from the sample with number `start` on, of the same noise for all."""
+    """Return the features of n samples of a candidate from sample `start` on, with the same noise for all candidates."""
     sampler, steps, grid = choice
     parts = []
     for done in range(start, start + n, run.batch_size()):
-        many = min(run.batch_size(), start + n - done)
-        *_, last = run.frames(many, done, seed=seed, sampler=sampler, steps=steps, grid=grid, autoguidance=scale)
+        count = min(run.batch_size(), start + n - done)
+        *_, last = run.frames(count, done, seed=seed, sampler=sampler, steps=steps, grid=grid, autoguidance=scale)
         parts.append(run.model.decode(last.x0))
     return Measured(choice, scale, *reference.of(torch.cat(parts)))
 
@@ -190,7 +190,7 @@ def compare(reference: Reference, found: Sequence[Measured]) -> list[Candidate]:
 
     The least distance is among the candidates with the most samples.
     """
-    distances = [reference.distance(one.features) for one in found]
+    distances = [reference.distance(candidate.features) for candidate in found]
     most = max(len(influence) for _, influence in distances)
     least = min((each for each in distances if len(each[1]) == most), key=lambda each: each[0])[1]
 
@@ -200,9 +200,9 @@ def compare(reference: Reference, found: Sequence[Measured]) -> list[Candidate]:
 
     return [
         Candidate(
-            sampler=one.choice[0], steps=one.choice[1], grid=one.choice[2], autoguidance=one.scale,
+            sampler=candidate.choice[0], steps=candidate.choice[1], grid=candidate.choice[2], autoguidance=candidate.scale,
             distance=round(value, 4), error=round(error(influence), 4),
-            octaves=tuple(round(float(ratio), 4) for ratio in reference.ratios(one.power)),
+            octaves=tuple(round(float(ratio), 4) for ratio in reference.ratios(candidate.power)),
         )
-        for one, (value, influence) in zip(found, distances, strict=True)
+        for candidate, (value, influence) in zip(found, distances, strict=True)
     ]  # fmt: skip

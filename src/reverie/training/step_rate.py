@@ -18,7 +18,7 @@ from reverie.families.model import Model, TrainedModel
 from reverie.runs.config import Config, TrainingConfig
 from reverie.runs.step import Step
 from reverie.training.gradient import micro_batches
-from reverie.training.loop import LEAST
+from reverie.training.loop import MIN_STEP_SHARE
 
 ASSESSED_AFTER = 5.0  # seconds of training after which the machine can be called busy
 CORES = 2  # number of cores that the forecast assumes
@@ -51,7 +51,7 @@ def in_time(
     """
     if training.minutes is None or not isinstance(model, TrainedModel) or math.prod(data.shape) <= LARGE:
         return training, None
-    each, limit = seconds_each(model, data, training, budget.clock), max(budget.free, LEAST * budget.seconds)
+    each, limit = seconds_each(model, data, training, budget.clock), max(budget.free, MIN_STEP_SHARE * budget.seconds)
     whole = training.batch * training.accumulate
     fitting = max(1, min(whole, int(limit / (MIN_STEPS * each))))
     rate, length = f"a step takes {each:.2g} s per image", counted(training.minutes)

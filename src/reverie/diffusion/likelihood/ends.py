@@ -14,14 +14,14 @@ from reverie.diffusion.likelihood.normal import summed
 from reverie.diffusion.pair import Pair
 from reverie.diffusion.samplers.rungekutta import straight, straight_time
 
-PLACES = 48  # times at which the bound may end
+END_TIMES = 48  # times at which the bound may end
 
 
 @torch.no_grad()
 def best_end(
-    denoiser: Denoiser, x0: Tensor, noise: Noise, cond: Tensor | None = None, levels: int | None = None, places: int = PLACES
+    denoiser: Denoiser, x0: Tensor, noise: Noise, cond: Tensor | None = None, levels: int | None = None, count: int = END_TIMES
 ) -> float:
-    """Return the end time that minimizes the bound of these data, of `places` evenly spaced in tau = log(1 + alpha / sigma).
+    """Return the end time that minimizes the bound of these data, of `count` evenly spaced in tau = log(1 + alpha / sigma).
 
     Every end time gives a valid bound for data that did not choose it.  All candidates share their noise levels, so that their
     differences are more accurate than their values.  x0: (B, ...) in model units.
@@ -30,9 +30,9 @@ def best_end(
     schedule = denoiser.schedule
     start = float(schedule.invert(MIN_LOG_SNR))
     low, high = (-math.log(straight(schedule, t)[0]) for t in (start, schedule.t_min))
-    width, spent = (high - low) / places, torch.zeros((), dtype=torch.float64)
+    width, spent = (high - low) / count, torch.zeros((), dtype=torch.float64)
     best, least = schedule.t_min, math.inf
-    for k in range(places):
+    for k in range(count):
         offset = noise.uniform(1)[0][:, 0].cpu().double()
         w = torch.exp(-(low + width * (k + offset)))
         t, truth = straight_time(schedule, w), Pair(x0, noise.like(x0))

@@ -20,7 +20,7 @@ ROWS = (
     (9017 / 3168, -355 / 33, 46732 / 5247, 49 / 176, -5103 / 18656),
     (35 / 384, 0.0, 500 / 1113, 125 / 192, -2187 / 6784, 11 / 84),
 )
-PLACES = (1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
+STAGE_TIMES = (1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
 ERRORS = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)  # fifth minus fourth order
 
 FIRST_SHARE = 0.2  # of the interval, for the very first step
@@ -76,7 +76,7 @@ def integrate(
 def _try(slope: Slope, x: Tensor, place: Tensor, taken: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Try steps of the given signed lengths: return the ends, the slopes there, and the estimated errors."""
     slopes = [first]
-    for c, row in zip(PLACES, ROWS, strict=True):
+    for c, row in zip(STAGE_TIMES, ROWS, strict=True):
         ahead = x + expand(taken, x) * _weighted(row, slopes)
         slopes.append(slope(ahead, place + c * taken))
     return ahead, slopes[-1], expand(taken, x) * _weighted(ERRORS, slopes)

@@ -35,11 +35,11 @@ def _moments(x: Tensor, weights: Tensor | None = None) -> tuple[Tensor, Tensor]:
     return mean, factor
 
 
-def _squared(of_x: tuple[Tensor, Tensor], of_y: tuple[Tensor, Tensor]) -> float:
+def _squared(moments_x: tuple[Tensor, Tensor], moments_y: tuple[Tensor, Tensor]) -> float:
     """Return |m_x - m_y|² + tr(C_x + C_y) - 2 |F_x^T F_y|_1, with the nuclear norm |.|_1."""
-    (mean_x, x), (mean_y, y) = of_x, of_y
-    apart = (mean_x - mean_y).square().sum() + x.square().sum() + y.square().sum()
-    return max(0.0, float(apart - 2 * torch.linalg.svdvals(x.T @ y).sum()))
+    (mean_x, x), (mean_y, y) = moments_x, moments_y
+    separable = (mean_x - mean_y).square().sum() + x.square().sum() + y.square().sum()
+    return max(0.0, float(separable - 2 * torch.linalg.svdvals(x.T @ y).sum()))
 
 
 def frechet_distance(x: Any, y: Any) -> float:
@@ -52,8 +52,8 @@ def frechet_distance(x: Any, y: Any) -> float:
 
 def frechet_to(y: Any) -> Callable[[Tensor], float]:
     """Return the distance to y as a function of x, with the moments of y computed once."""
-    of_y = _moments(_features(y, "y"))
-    return lambda x: _squared(_moments(_features(x, "x")), of_y)
+    moments_y = _moments(_features(y, "y"))
+    return lambda x: _squared(_moments(_features(x, "x")), moments_y)
 
 
 def frechet_bootstrap(x: Any, y: Any, resamples: int = 100, seed: int = 0) -> tuple[float, tuple[float, float]]:
