@@ -20,7 +20,7 @@ from reverie.api.sources import PAPERS, split_source
 from reverie.base.errors import UserError
 from reverie.base.name_tables import NameTable
 from reverie.base.spec import complete
-from reverie.cli.layout import EXAMPLES, MANY, TRAINING_PANELS
+from reverie.cli.layout import EXAMPLES, PANEL_OPTIONS, TRAINING_PANELS
 from reverie.cli.main import app
 from reverie.cli.options import COMMON, options_of_training
 from reverie.evaluation.scores import HEADLINE_METRICS
@@ -191,7 +191,7 @@ def test_the_help_has_panels_defaults_and_examples() -> None:
         for p in options:
             shown = isinstance(p.show_default, str) or p.default is not None or p.required or p.is_flag
             assert shown, f"{name} {p.opts} shows no default"
-        if len(options) >= MANY:
+        if len(options) >= PANEL_OPTIONS:
             loose = {p.name for p in options if p.rich_help_panel is None}
             assert loose <= {"seed", *COMMON} and len({p.rich_help_panel for p in options}) > 3, (name, loose)
     assert {p.rich_help_panel for p in commands["train"].params} > set(TRAINING_PANELS)

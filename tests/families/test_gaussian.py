@@ -122,7 +122,7 @@ def test_a_covariance_too_large_to_hold_gives_the_same_factors(monkeypatch: pyte
     costs = []
     for held in (4096, 0):
         monkeypatch.setattr("reverie.families.scatter.HELD_UP_TO", held)
-        monkeypatch.setattr("reverie.families.scatter.KEPT", 10 * held)
+        monkeypatch.setattr("reverie.families.scatter.MAX_CACHED", 10 * held)
         monkeypatch.setattr("reverie.base.distances.row_blocks.__defaults__", (64,))
         costs += list(GaussianModel((8,), covariance="low-rank", rank=2).fit(x, None, seed=0))
     assert costs[0] == pytest.approx(costs[1], abs=1e-10)

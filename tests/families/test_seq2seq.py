@@ -260,7 +260,7 @@ def test_texts_are_stored_in_the_run_on_request(tmp_path: Path, kind: str) -> No
 def test_a_long_answer_is_shown_in_part(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from reverie.gallery import alignment
 
-    monkeypatch.setattr(alignment, "MOST", 3)
+    monkeypatch.setattr(alignment, "MAX_TOKENS", 3)
     assert alignment.draw(run, tmp_path / "part.png", prompt="ab") == [tmp_path / "part.png"]
     with pytest.raises(UserError, match="tokens, above the limit"):
         alignment.draw(run, tmp_path / "part.png", prompt="abcdef")

@@ -18,7 +18,7 @@ from reverie.data.appearance import detail
 from reverie.runs import folder
 from reverie.runs.run import Run, load
 from reverie.training import autoguide
-from reverie.training.autoguide import FEWEST, MIN_GUIDED, SHARP, TRIED, UNFINISHED, choose_autoguidance, has_color_shift
+from reverie.training.autoguide import MIN_GUIDED, MIN_STEPS, SHARP, TRIED, UNFINISHED, choose_autoguidance, has_color_shift
 from reverie.training.summary import verdict
 from tests.conftest import TINY
 
@@ -26,7 +26,7 @@ from tests.conftest import TINY
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     out = tmp_path_factory.mktemp("runs") / "digits8"
-    return reverie.train("digits8", out, steps=FEWEST, network=TINY, batch=32, augment="none")
+    return reverie.train("digits8", out, steps=MIN_STEPS, network=TINY, batch=32, augment="none")
 
 
 def test_the_early_state_is_another_one(run: Run) -> None:
@@ -101,11 +101,11 @@ def test_samples_of_the_right_detail_are_led_while_the_loss_falls(
     data = reverie.data.load_data("digits8")
     monkeypatch.setattr(autoguide, "has_color_shift", lambda samples, plain, data: False)
     monkeypatch.setattr(autoguide, "_scale_by_detail", lambda *given: 1.1)  # as if they lacked but little detail
-    assert choose_autoguidance(load(tmp_path / "run"), data, FEWEST) == max(wanted, 1.1)
+    assert choose_autoguidance(load(tmp_path / "run"), data, MIN_STEPS) == max(wanted, 1.1)
     monkeypatch.setattr(autoguide, "SHARP", 0.0)  # as if samples had the detail of the data
-    assert choose_autoguidance(load(tmp_path / "run"), data, FEWEST) == wanted
+    assert choose_autoguidance(load(tmp_path / "run"), data, MIN_STEPS) == wanted
     monkeypatch.setattr(autoguide, "ROUGH", 0.0)  # as if they had too much of it
-    assert choose_autoguidance(load(tmp_path / "run"), data, FEWEST) == 1
+    assert choose_autoguidance(load(tmp_path / "run"), data, MIN_STEPS) == 1
 
 
 def test_models_that_are_reported_nothing_are_led_farther(tmp_path: Path) -> None:

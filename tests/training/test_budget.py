@@ -145,7 +145,7 @@ def test_some_steps_are_made_however_long_the_data_took(recorded: RecordedBudget
     recorded.time.now += 300
     recorded.budget.limit(60)
     steps = StepClock(recorded.budget, 0.0)
-    assert steps.limit == loop.LEAST * 60 and steps.fraction(0.0) == 0
+    assert steps.limit == loop.MIN_STEP_SHARE * 60 and steps.fraction(0.0) == 0
 
 
 SLOW = {"reading": 12.0, "clusters": 6.0, "preview": 1.5, "film": 2.0}
@@ -160,7 +160,7 @@ def slow(recorded: RecordedBudget, monkeypatch: pytest.MonkeyPatch) -> RecordedB
     monkeypatch.setattr(Previews, "take", now.slow(Previews.take, SLOW["preview"]))
     monkeypatch.setattr(Previews, "finish", now.slow(Previews.finish, SLOW["film"]))
     monkeypatch.setattr(loop, "make_step", now.slow(loop.make_step, 0.4))
-    monkeypatch.setattr(loop, "CLOCK", 0.0)
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
     return recorded
 
 
@@ -215,7 +215,7 @@ def test_both_stages_of_a_latent_training_share_the_minutes(
     monkeypatch.setattr(loop, "make_step", now.slow(loop.make_step, 0.5))
     monkeypatch.setattr(Previews, "take", now.slow(Previews.take, 1.0))
     monkeypatch.setattr(Previews, "finish", now.slow(Previews.finish, 3.0))
-    monkeypatch.setattr(loop, "CLOCK", 0.0)
+    monkeypatch.setattr(loop, "REPORT_SECONDS", 0.0)
     x = np.random.default_rng(0).integers(0, 255, (40, 3, 16, 16), dtype=np.uint8)
     begun = now.now
     training = api.prepare(x, tmp_path / "run", minutes=1, latent_space=True, network=TINY, budget=recorded.budget)

@@ -173,7 +173,7 @@ def test_a_training_records_its_selection(
 ) -> None:
     """With a budget that pays for it, in two parts and in one; the record decides what is sampled."""
     monkeypatch.setattr(selection, "SHARE", 1e4)
-    monkeypatch.setattr(selection, "MOST", 16)
+    monkeypatch.setattr(selection, "MAX_MEAN", 16)
     options = {"steps": 24, "batch": 16, "network": TINY, "augment": "none", "seed": 3}
     whole = reverie.train("digits8", tmp_path / "whole", **options)
     training = reverie.training.prepare.prepare("digits8", tmp_path / "parts", **options)

@@ -91,9 +91,9 @@ def test_labels_where_there_were_none_start_as_no_label(first: Run, tmp_path: Pa
     assert torch.equal(estimates(training.learner.model, torch.tensor([0, 1, 2, -1])), expected)
 
 
-def test_what_was_reported_is_carried_by_name(first: Run, tmp_path: Path) -> None:
+def test_conditioning_weights_are_copied_by_name(first: Run, tmp_path: Path) -> None:
     training = begun(first, Path(first.config.data.source), tmp_path / "run", augment="rotate,zoom")
-    old, new = (r.model.denoiser.net.reported.weight for r in (first, training.run))  # type: ignore[union-attr]
+    old, new = (r.model.denoiser.net.told.weight for r in (first, training.run))  # type: ignore[union-attr]
     assert old.any() and torch.equal(new[:, 1], old[:, 2]) and not new[:, 0].any()  # zoom is known, rotation is not
     assert torch.equal(estimates(training.learner.model, None), estimates(first.model, None))
 
@@ -122,7 +122,7 @@ def test_what_cannot_fit_is_refused_and_nothing_is_written(command, first: Run, 
     assert "a run of images of 8x8x1" in message and "images of 8x8x3" in message and "--size 8 --channels 1" in message
     assert "target 'v'" in refused("digits8", "--from", first.path, "--target", "eps")
     assert "points of 2 coordinates" in refused("spiral", "--from", first.path)
-    assert "another network" in refused("digits8", "--from", first.path, "--network", "transformer")
+    assert "--network" in refused("digits8", "--from", first.path, "--network", "transformer")
     assert "there is no run" in refused("digits8", "--from", tmp_path / "nowhere")
     code, _, err = command("train", "--resume", first.path, "--from", first.path)
     assert code == 2 and "give only one of them" in err

@@ -14,7 +14,7 @@ from reverie.base.errors import UserError, advice, pick, unknown
 
 T = TypeVar("T")
 Spec = dict[str, Any]
-SHOWN = 200  # maximum characters of the input that an error message repeats
+MAX_SHOWN = 200  # maximum characters of the input that an error message repeats
 
 
 def parse(spec: str | Mapping[str, Any]) -> Spec:
@@ -62,7 +62,7 @@ def first_problem(error: ValidationError) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     value = repr(first["input"])
-    value = value if len(value) <= SHOWN else f"{value[:SHOWN]} ..."
+    value = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]} ..."
     ours = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
     message = str(ours) if ours is not None else f"got {value}; {advice(first['msg'])}"
     return f"{where}: {message}" if where else message

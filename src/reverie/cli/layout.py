@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-MANY = 14  # options from which on a command has panels
+PANEL_OPTIONS = 14  # options from which on a command has panels
 
 TRAINING_PANELS: dict[str, tuple[str, ...]] = {
     "Data": (
@@ -78,7 +78,7 @@ def lay_out(name: str, command: Any) -> None:
     if name in EXAMPLES:
         command.epilog = "Examples:\n\n" + "\n\n".join(f"reverie {example}" for example in EXAMPLES[name])
     options = [parameter for parameter in command.params if parameter.param_type_name == "option"]
-    if len(options) < MANY:
+    if len(options) < PANEL_OPTIONS:
         return
     panels = TRAINING_PANELS if any(parameter.name in ("learning_rate", "window") for parameter in options) else SAMPLING_PANELS
     places = {option: place for place, (_, names) in enumerate(panels.items()) for option in names}

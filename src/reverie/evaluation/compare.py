@@ -14,7 +14,7 @@ from reverie.evaluation.reports import Evaluation
 from reverie.evaluation.scores import HEADLINE_METRICS, difference_threshold, format_score
 
 BEST, AS_GOOD = "*", "~"
-MANY = 3  # sections that could not be computed for the same reason
+MIN_SHARED = 3  # sections not computed for one reason, from which one note replaces them
 
 
 def significance_rule(runs: int) -> str:
@@ -122,7 +122,7 @@ class Comparison:
         lines += [f"{name} failed: {why}" for name, why in self.failures.items()]
         for name, evaluation in zip(names, self.evaluations, strict=True):
             lost = Counter(str(s.figures["not_computable"]) for s in evaluation.sections if "not_computable" in s.figures)
-            lines += [f"note: most of {name} was not measured: {why}" for why, count in lost.items() if count >= MANY]
+            lines += [f"note: most of {name} was not measured: {why}" for why, count in lost.items() if count >= MIN_SHARED]
         for key, what in (("fingerprint", "data"), ("samples", "numbers of samples"), ("guidance", "guidance")):
             if len({str(e.facts.get(key)) for e in self.evaluations}) > 1:
                 lines.append(f"note: the runs have different {what}, so their figures are not comparable")

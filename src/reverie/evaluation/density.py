@@ -18,13 +18,13 @@ from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import format_score, score
 from reverie.runs.run import Run
 
-MOST = 2048  # held-out data
+MAX_HELD_OUT = 2048  # held-out data
 DRAWS = 16  # of dequantization noise, for all families that need it
 
 
 def _dequantised_log_prob(run: Run, x: Tensor, labels: Tensor | None, seed: int, once: LogProb) -> Tensor:
     """Return log 1/K sum_k p(x + u_k), a tighter bound than that of one draw of noise (arXiv:1509.00519): (N,)."""
-    more = [run.model.log_prob(x, labels, image_seeds(seed, len(x), k * MOST)).nats for k in range(1, DRAWS)]
+    more = [run.model.log_prob(x, labels, image_seeds(seed, len(x), k * MAX_HELD_OUT)).nats for k in range(1, DRAWS)]
     return torch.stack([once.nats, *more]).logsumexp(0) - math.log(DRAWS)
 
 
@@ -33,7 +33,7 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
     try:
         if x is None or not len(x):
             raise UserError("there are no held-out data: they are missing, or the dataset is too small to hold any out")
-        x, labels = x[:MOST], labels[:MOST] if labels is not None else None
+        x, labels = x[:MAX_HELD_OUT], labels[:MAX_HELD_OUT] if labels is not None else None
         found = run.model.log_prob(x, labels, image_seeds(seed, len(x)))
         family, images = run.config.model_family, run.kind == "images"
         exact = family.likelihood == "exact"
@@ -73,5 +73,5 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
 
 
 def held_out_of(data: Dataset | None) -> tuple[Tensor | None, Tensor | None]:
-    """Return the held-out data to measure, at most MOST, with their labels."""
-    return data.batch(torch.arange(min(MOST, len(data)))) if data is not None and len(data) else (None, None)
+    """Return the held-out data to measure, at most MAX_HELD_OUT, with their labels."""
+    return data.batch(torch.arange(min(MAX_HELD_OUT, len(data)))) if data is not None and len(data) else (None, None)

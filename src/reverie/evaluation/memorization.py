@@ -40,8 +40,8 @@ from reverie.kernels import mmd, mmd_test
 from reverie.transport import sinkhorn_divergence, sliced_wasserstein
 
 SHOWN, PAIRS = 48, 10
-HELD = 2000  # the most held-out data whose neighbours are searched
-FEW, LEFT_OUT = 50, 500  # with fewer held-out data, the floor is leave-one-out on at most LEFT_OUT training data
+MAX_HELD_OUT = 2000  # maximum number of held-out data whose neighbours are searched
+MIN_HELD_OUT, LEFT_OUT = 50, 500  # with fewer held-out data, the floor is leave-one-out on at most LEFT_OUT training data
 BLOCKS = 4  # of points, whose Sinkhorn divergences are averaged
 BLOCK_POINTS = 500
 
@@ -127,9 +127,9 @@ def memorization_section(m: EvaluationData) -> ReportSection:
     def passes(what: str) -> Callable[[], Iterable[Tensor]]:
         return lambda: m.train_blocks(what)
 
-    held = m.held.batch(torch.arange(min(len(m.held), HELD)))[0].to(dtype)
+    held = m.held.batch(torch.arange(min(len(m.held), MAX_HELD_OUT)))[0].to(dtype)
     ours = neighbours(m.samples.to(dtype), passes("neighbours of samples"), take, same)
-    few = len(held) < FEW and len(m.train) > 1
+    few = len(held) < MIN_HELD_OUT and len(m.train) > 1
     if not few:
         floor_source = "held-out data"
         theirs = neighbours(held, passes("neighbours of held-out data"), take, same)

@@ -10,7 +10,7 @@ from functools import cached_property
 from itertools import pairwise
 
 from reverie.base.errors import UserError, unknown
-from reverie.families.factorisation import MOST, read
+from reverie.families.factorisation import MAX_VALUE, read
 
 NAME = re.compile(r"[^\W\d][\w']*")
 
@@ -176,8 +176,8 @@ class BayesNet:
         for count, n in counts.items():
             if count not in (known := [plate.count for plate in self.plates]):
                 raise UserError(f"the graph has no plate {count}; its plates: {', '.join(known) or 'none'}")
-            if not 1 <= n <= MOST:
-                raise UserError(f"the number of copies must be between 1 and {MOST}, got {count}={n}")
+            if not 1 <= n <= MAX_VALUE:
+                raise UserError(f"the number of copies must be between 1 and {MAX_VALUE}, got {count}={n}")
             graph = graph._copied(count, n)
         return graph
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from reverie.base.errors import UserError
 
-MOST = 1000  # largest value of a letter
+MAX_VALUE = 1000  # largest value of a letter
 FACTOR = re.compile(r"\s*([^\W\d]\w*)\s*\(([^()=]*)\)\s*")
 PRODUCT = re.compile(r"\s*prod_\{\s*(\w+)\s*=([^{}]*)\}\s*\^\s*(\{[^{}]*\}|\w+)")
 VARIABLE = re.compile(r"([^\W\d]\w*?'*)(?:_(\{[^{}]*\}|[^\W_]+))?")
@@ -31,8 +31,8 @@ class Factor(NamedTuple):
 
 def read(text: str, numbers: Numbers) -> tuple[Factor | None, list[Factor]]:
     """Return the left side, if there is one, and the factors of the right, with letters replaced by values."""
-    if any(not 0 <= n <= MOST for n in numbers.values()):
-        raise UserError(f"letters of a factorisation must be between 0 and {MOST}, got {dict(numbers)}")
+    if any(not 0 <= n <= MAX_VALUE for n in numbers.values()):
+        raise UserError(f"letters of a factorisation must be between 0 and {MAX_VALUE}, got {dict(numbers)}")
     first = FACTOR.match(text)
     if first and text[first.end() : first.end() + 1] == "=":
         return _factor(first[2], numbers), list(_product(text[first.end() + 1 :], numbers))
@@ -78,8 +78,8 @@ def _variables(part: str, numbers: Numbers) -> Iterator[str]:
 
 def _span(first: str, last: str, numbers: Numbers) -> range:
     start, end = _number(first, numbers), _number(last, numbers)
-    if end - start > MOST:
-        raise UserError(f"more than {MOST} indices: from {start} to {end}; write fewer")
+    if end - start > MAX_VALUE:
+        raise UserError(f"more than {MAX_VALUE} indices: from {start} to {end}; write fewer")
     return range(start, end + 1)
 
 

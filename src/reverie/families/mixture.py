@@ -18,7 +18,7 @@ from reverie.families.normals import Normals
 from reverie.families.scatter import Scatter, group_means
 
 FULL_UP_TO = 64  # dimensions of points up to which covariances are full
-MOST = 10  # largest number of components of auto
+MAX_COMPONENTS = 10  # largest number of components of auto
 SEARCHED = 2**21  # values of the data on which starts and numbers of components are compared
 FACTORS = 1e-5  # tolerance of factor analysis for one component, see `GaussianModel`
 SHORT, LONG = 10, 50  # iterations before starts, and then numbers of components, are compared
@@ -43,7 +43,7 @@ class MixtureModel(ClosedForm):
     ) -> None:  # fmt: skip
         if restarts < 1 or iterations < 1:
             raise UserError(f"a mixture needs restarts and iterations of at least 1, got {restarts} and {iterations}")
-        count = MOST if components == "auto" else components
+        count = MAX_COMPONENTS if components == "auto" else components
         super().__init__(shape, labels, count, rank_of(covariance, rank, shape, FULL_UP_TO), levels, floor)
         self.components, self.restarts, self.tolerance, self.iterations = components, restarts, tolerance, iterations
 

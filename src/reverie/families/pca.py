@@ -13,7 +13,7 @@ from reverie.base.errors import UserError
 from reverie.families.closed_form import ClosedForm
 from reverie.families.scatter import Scatter, group_means
 
-MOST = 64  # largest latent dimension of auto
+MAX_DIMENSION = 64  # largest latent dimension of auto
 
 
 class PCAModel(ClosedForm):
@@ -31,7 +31,7 @@ class PCAModel(ClosedForm):
         self, shape: tuple[int, ...], labels: int = 0, latent: int | Literal["auto"] = "auto", levels: int | None = None,
         floor: float = 1e-6,
     ) -> None:  # fmt: skip
-        most = min(MOST if latent == "auto" else latent, math.prod(shape) - 1)
+        most = min(MAX_DIMENSION if latent == "auto" else latent, math.prod(shape) - 1)
         super().__init__(shape, labels, 1, most, levels, floor, shared=True)
         self.latent = latent
 

@@ -16,7 +16,7 @@ from reverie.data import Dataset
 from reverie.data.codec import CODECS, standard_spec
 from reverie.data.kind import WRITTEN
 from reverie.diffusion.plan import IMAGE_MINUTES, POINT_STEPS
-from reverie.families.diffusion.likelihood_training import FEW, codec_of
+from reverie.families.diffusion.likelihood_training import MAX_LEVELS, codec_of
 from reverie.families.model import Family, FamilyPlan, FamilySettings, PlanRequest
 
 STEPS_A_MINUTE = 2000  # of one CPU core with a small image network
@@ -41,7 +41,7 @@ def decoder_for(codec: Spec) -> str:
     levels = build(CODECS, codec, "codec").levels
     if levels is None:
         return "gaussian"
-    return "bernoulli" if levels == 2 else "categorical" if levels <= FEW else "logistic"
+    return "bernoulli" if levels == 2 else "categorical" if levels <= MAX_LEVELS else "logistic"
 
 
 def is_small_dataset(request: PlanRequest) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 from reverie.base.distances import row_blocks
 from reverie.families.normals import Normals
 
-KEPT = 2**22  # values of data that are cached in float64: 32 MB
+MAX_CACHED = 2**22  # values of data that are cached in float64: 32 MB
 HELD_UP_TO = 4096  # dimensions up to which the covariance may be a matrix
 EXACT_UP_TO = 1024  # dimensions up to which all eigenvalues are computed
 
@@ -77,7 +77,7 @@ class Scatter:
     @cached_property
     def _few(self) -> Tensor | None:
         """The centred data, cached for small datasets."""
-        return torch.cat([self.x[:0].double(), *self._blocks()]) if self.x.numel() <= KEPT else None
+        return torch.cat([self.x[:0].double(), *self._blocks()]) if self.x.numel() <= MAX_CACHED else None
 
     def _centred(self) -> Iterator[Tensor]:
         return self._blocks() if self._few is None else iter([self._few])

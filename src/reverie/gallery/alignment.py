@@ -9,9 +9,9 @@ from reverie.draw.picture import INK, check_picture, figure, matplotlib_text, sa
 from reverie.evaluation.pair_metrics import pair_model
 from reverie.runs.run import Run, load
 
-MOST = 120  # tokens shown on a side
+MAX_TOKENS = 120  # tokens shown on a side
 CELL = 0.17  # inches
-LEAST = 2.4  # inches of a side
+MIN_INCHES = 2.4  # minimum side of the figure
 
 
 def _marks(names: list[str]) -> list[str]:
@@ -28,12 +28,14 @@ def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: st
     sources, targets, layers = model.alignment(prompt)
     if not layers:
         raise UserError(f"{opened.path} was trained without attention, so it has no alignment; train with attention=dot")
-    if len(sources) > MOST:
-        raise UserError(f"the source has {len(sources)} tokens, above the limit of {MOST} of a figure; give a shorter one")
-    whole = len(targets) <= MOST  # answers of untrained models rarely end
-    targets, layers = targets[:MOST], [layer[:, :MOST] for layer in layers]
+    if len(sources) > MAX_TOKENS:
+        raise UserError(
+            f"the source has {len(sources)} tokens, above the limit of {MAX_TOKENS} of a figure; give a shorter one"
+        )
+    whole = len(targets) <= MAX_TOKENS  # answers of untrained models rarely end
+    targets, layers = targets[:MAX_TOKENS], [layer[:, :MAX_TOKENS] for layer in layers]
     heads = layers[0].shape[0]
-    wide, high = (max(LEAST, CELL * len(side) + 0.7) for side in (sources, targets))
+    wide, high = (max(MIN_INCHES, CELL * len(side) + 0.7) for side in (sources, targets))
     fig = figure(wide * heads, 0.6 + high * len(layers))
     panels = fig.subplots(len(layers), heads, squeeze=False)
     for k, layer in enumerate(layers):
@@ -47,7 +49,7 @@ def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: st
             axes.tick_params(length=0, pad=1)
             if len(layers) * heads > 1:
                 axes.set_title(f"layer {k + 1}, head {head + 1}", fontsize=8, color=INK)
-    shown = "the answer" if whole else f"the first {MOST} tokens of the answer"
+    shown = "the answer" if whole else f"the first {MAX_TOKENS} tokens of the answer"
     fig.suptitle(f"attention of {shown} (down)\nto the source (across)", fontsize=9, color=INK)
     save(fig, out)
     return [out]

@@ -14,7 +14,7 @@ from reverie.nets.sequence import Decoder
 from reverie.runs.run import Run, load
 
 SENTENCE = "To be, or not to be, that is the question"
-MOST = 80  # tokens shown
+MAX_TOKENS = 80  # tokens shown
 NAMED = 48  # tokens with names
 
 
@@ -23,7 +23,7 @@ def heads_of(run: Run, sentence: str) -> tuple[list[str], Tensor]:
     model = run.model
     if not isinstance(model, NeuralLanguageModel) or not isinstance(model.net, Decoder):
         raise UserError(f"{run.path} is a run of {run.config.family.name} on {run.kind}; give a run of a transformer on text")
-    ids = model.tokenizer.encode(sentence)[:MOST]
+    ids = model.tokenizer.encode(sentence)[:MAX_TOKENS]
     if not len(ids):
         raise UserError("the sentence is empty; give one with --prompt")
     with torch.no_grad():

@@ -12,7 +12,7 @@ from reverie.draw.curves import label_axes
 from reverie.draw.picture import CYCLE, SOFT, check_picture, figure, save
 
 DEPTH, WIDTH, BATCH = 60, 64, 64
-LEAST = 1e-16  # smallest value shown
+MIN_SHOWN = 1e-16  # smallest value shown
 # Whether there is a residual connection, the norm, and its position.
 VARIANTS: dict[str, tuple[bool, str, str]] = {
     "plain": (False, "none", "pre"), "LayerNorm": (False, "layer", "pre"), "BatchNorm": (False, "batch", "pre"),
@@ -63,7 +63,7 @@ def draw(out: Path) -> list[Path]:
     for k, variant in enumerate(VARIANTS):
         norms = gradients(variant)
         norms = norms / norms[-1]
-        norms[norms < LEAST] = np.nan
+        norms[norms < MIN_SHOWN] = np.nan
         axes.semilogy(range(DEPTH + 1), norms, "-" if VARIANTS[variant][0] else "--", lw=1.6, color=CYCLE[k], label=variant)
     title = "Norm of the gradient at each layer, relative to the last"
     label_axes(axes, title, f"layer, of {DEPTH} of width {WIDTH} at initialization", "norm of the gradient")

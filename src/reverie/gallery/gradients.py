@@ -24,7 +24,7 @@ from reverie.runs.source_data import load_source_data
 DIM, LENGTH = 48, 200
 RADII = (0.6, 0.9, 1.0, 1.5)  # of the recurrent matrix of an rnn, initialized as a scaled orthogonal matrix
 FORGETS = (0.0, 1.0, 4.0)  # biases of an lstm's forget gates
-LEAST = 1e-16  # smallest value shown
+MIN_SHOWN = 1e-16  # smallest value shown
 
 
 def gradient_norms(net: Recurrent, x: Tensor) -> Tensor:
@@ -95,7 +95,7 @@ def draw(out: Path, runs: Sequence[str | Path | Run] = (), device: str = "auto")
     axes.axhline(1, color=SOFT, lw=0.8)
     for k, (name, (net, x)) in enumerate(shown.items()):
         norms = gradient_norms(net, x).cpu().numpy()
-        norms[norms < LEAST] = np.nan
+        norms[norms < MIN_SHOWN] = np.nan
         style = "-" if isinstance(net, LSTM) else "--"
         width = 2.2 if k >= len(RADII) + len(FORGETS) else 1.4
         axes.semilogy(range(1, len(norms) + 1), norms, style, lw=width, color=CYCLE[k % len(CYCLE)], label=name)

@@ -37,13 +37,13 @@ SENTENCES = [
     "the cat sat on the mat", "the dog sat on the mat", "a cat and a dog", "the dog chased the cat", "noise becomes data",
     "data become noise", "noise is added to data",
 ]  # fmt: skip
-BETWEEN = 0.68  # radius between the two circles
+BOUNDARY = 0.68  # radius between the two circles
 
 
 def _circles(seed: int) -> tuple[Tensor, Tensor]:
     """Return points of both circles, the inner first and each by angle, and which are inner."""
     x, _ = load_data("circles", POINTS, seed).batch(torch.arange(POINTS))
-    inner, angle = x.norm(dim=1) < BETWEEN, torch.atan2(x[:, 1], x[:, 0])
+    inner, angle = x.norm(dim=1) < BOUNDARY, torch.atan2(x[:, 1], x[:, 0])
     order = torch.argsort(angle + torch.where(inner, -10.0, 0.0))
     return x[order].double(), inner[order]
 
@@ -102,12 +102,12 @@ def feature_map(seed: int) -> Figure:
     flat = square_axes(fig.add_subplot(1, 2, 1), axis_limits(x.numpy()), "no line separates them")
     flat.scatter(x[:, 0], x[:, 1], c=_colours(inner), s=14, alpha=0.8, linewidths=0)
     turn = np.linspace(0, 2 * np.pi, 200)
-    flat.plot(BETWEEN * np.cos(turn), BETWEEN * np.sin(turn), color=SOFT, lw=1, ls="--")
+    flat.plot(BOUNDARY * np.cos(turn), BOUNDARY * np.sin(turn), color=SOFT, lw=1, ls="--")
     solid: Any = fig.add_subplot(1, 2, 2, projection="3d")
     solid.scatter(features[:, 0], features[:, 2], features[:, 1], c=_colours(inner), s=14, alpha=0.9, linewidths=0)
-    side = np.linspace(0, BETWEEN**2, 2)
+    side = np.linspace(0, BOUNDARY**2, 2)
     first, height = np.meshgrid(side, np.array([-0.75, 0.75]))
-    solid.plot_surface(first, BETWEEN**2 - first, height, color=SOFT, alpha=0.35, linewidth=0)
+    solid.plot_surface(first, BOUNDARY**2 - first, height, color=SOFT, alpha=0.35, linewidth=0)
     solid.set(xlabel="x1²", ylabel="x2²", zlabel="√2 x1 x2")
     solid.set_title("a plane does, after the feature map", fontsize=10, color=INK)
     solid.view_init(elev=18, azim=-32)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EVERY = 10.0  # seconds between progress lines without a terminal
 FRESH = 1.25  # the held-out loss is shown up to this multiple of the step of its check
 FINISHING = 3.0  # seconds of the final stages from which each is logged without a terminal
-SHOWN = 32  # largest number of items in a line of a table
+MAX_ITEMS = 32  # largest number of items in a line of a table
 NOTE = 74  # width limit of a progress note, to fit 80 columns with a bar or percentage
 
 
@@ -79,8 +79,8 @@ def plain(value: Any) -> str:
 
 def _few(words: list[str], joint: str) -> str:
     """Join words, of many only the first; --json has all."""
-    rest = [f"and {len(words) - SHOWN:,} more"] if len(words) > SHOWN + 1 else []
-    return joint.join(words[: SHOWN if rest else None] + rest) or "none"
+    rest = [f"and {len(words) - MAX_ITEMS:,} more"] if len(words) > MAX_ITEMS + 1 else []
+    return joint.join(words[: MAX_ITEMS if rest else None] + rest) or "none"
 
 
 class Screen:

@@ -19,13 +19,13 @@ from reverie.runs.config import DataConfig, Reading
 from reverie.runs.confine import check_data
 from reverie.runs.data_copy import DATA_COPY, read_data_copy
 
-KEPT = tuple(Reading.__annotations__)  # options that a run stores for reading its data
+STORED_OPTIONS = tuple(Reading.__annotations__)  # options that a run stores for reading its data
 CHOSEN = {"fit": "fit", "labels": "labels_by"}  # options that `load_data` may choose, and their keys in its report
 
 
 def reading_options(options: Mapping[str, Any], dataset: Dataset) -> Reading:
     """Return the reading options to store in a run, with chosen values instead of auto."""
-    given = {key: options[key] for key in KEPT if options.get(key) is not None and options[key] != "auto"}
+    given = {key: options[key] for key in STORED_OPTIONS if options.get(key) is not None and options[key] != "auto"}
     if "data_dir" in given:
         given["data_dir"] = storable(str(expanded(given["data_dir"]).resolve()))
     if "pairs" in given and "," not in given["pairs"]:  # a file, and no columns

@@ -33,7 +33,7 @@ GUIDED = 2.0  # evaluations of guided samples, relative to unguided ones
 MAX_TIME = 0.1  # share of a training in minutes after which no further scale is tried
 ROUGH = 1.2  # detail of samples, relative to the data, from which they are too sharp
 EDGE, OTHER = 0.01, 0.1  # distance from black or white that counts as such, and tolerated color difference, of the range
-FEWEST = 200  # least steps of a run for a useful weak model
+MIN_STEPS = 200  # least steps of a run for a useful weak model
 
 
 def keeps_early(model: Model) -> bool:
@@ -74,7 +74,7 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int, stage: Deadline | 
     density. stage: the part of the budget for trying scales.
     """
     early, settings = (run.path / folder.EARLY_FILE).is_file(), run.config.family
-    if run.kind != "images" or not isinstance(settings, DiffusionSettings) or not early or steps < FEWEST:
+    if run.kind != "images" or not isinstance(settings, DiffusionSettings) or not early or steps < MIN_STEPS:
         return 1.0
     if settings.purpose == "likelihood":
         return 1.0

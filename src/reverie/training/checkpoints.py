@@ -20,7 +20,7 @@ from reverie.training.learner import Learner, Snapshot, TrainingState
 
 FOLDER, BEST = "checkpoints", "best.safetensors"
 NAME = re.compile("[0-9]{9,13}")  # the step
-KEPT = 2  # number of newest checkpoints that are kept, besides the best
+KEEP = 2  # number of newest checkpoints that are kept, besides the best
 PARTS = ("good", "last")  # further states in a checkpoint, for rollbacks; see Learner
 
 
@@ -52,7 +52,7 @@ def write(run: Path, now: Snapshot, others: Mapping[str, Snapshot] | None = None
     tensors = {f"{part}.{n}": t for part, state in states.items() for n, t in state.tensors.items()}
     counters = json.dumps({part: state.state.model_dump() for part, state in states.items()})
     write_tensors(path, tensors, counters, "; earlier checkpoints are kept")
-    for old in existing(run)[KEPT:]:
+    for old in existing(run)[KEEP:]:
         old.unlink(missing_ok=True)
 
 

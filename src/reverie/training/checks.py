@@ -9,7 +9,7 @@ from reverie.diffusion.learned import Learned
 from reverie.families.diffusion.latent_codec import LatentCodec
 from reverie.families.diffusion.model import Diffusion
 from reverie.runs.finding import Finding
-from reverie.training.diagnosis import ENOUGH, FEW, SETTLED, Check, Diagnosis, Row, gain, held_out_decrease, metric_name
+from reverie.training.diagnosis import ENOUGH, MIN_DATA, SETTLED, Check, Diagnosis, Row, gain, held_out_decrease, metric_name
 
 # Improvements are shares of a loss, or differences in the unit of a likelihood; see `gain`.
 STUCK, MOVED = 0.01, 1e-3  # least improvement of the held-out metric, and least relative change of the weights, by learning
@@ -77,11 +77,11 @@ def signal_left(p: Diagnosis) -> Finding | None:
 
 def few_data(p: Diagnosis) -> Finding | None:
     """Check for training sets that are too small to generalize from."""
-    if p.count >= FEW:
+    if p.count >= MIN_DATA:
         return None
     kind = KINDS[p.kind].partition(" ")[2] + "s" * (p.count != 1 and p.kind != "series")
     what = f"the training set has only {p.count} {kind}, so the model can only memorize"
-    return Finding("few_data", what, 0, "", f"use at least {FEW}, preferably hundreds")
+    return Finding("few_data", what, 0, "", f"use at least {MIN_DATA}, preferably hundreds")
 
 
 def not_learning(p: Diagnosis) -> Finding | None:

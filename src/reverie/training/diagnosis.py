@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 
 ENOUGH = 30  # steps from which learning can be assessed: the last layers change before the first
-FEW = 10  # training data from which a model can generalize
+MIN_DATA = 10  # training data from which a model can generalize
 EXTENDED = 0.8  # share of the steps that a run had before its extension, up to which the extension can be assessed
 SETTLED = 0.25  # share of a run from which previews can be assessed
 
@@ -70,7 +70,7 @@ class Diagnosis:
     movement: Mapping[str, float] = field(default_factory=dict)
     preview: AppearanceStats | None = None
     truth: AppearanceStats | None = None
-    count: int = FEW
+    count: int = MIN_DATA
     requested: Mapping[str, Any] = field(default_factory=dict)
     network: NetworkInfo = NetworkInfo()
     previewed: int | None = None

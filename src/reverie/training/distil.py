@@ -51,7 +51,7 @@ from reverie.training.trainer import Training
 
 MINUTES = 5.0
 RATE = 0.2  # learning rate relative to that of the teacher
-FEWEST = 64  # least batch size: the distance of smaller batches is too noisy
+MIN_BATCH = 64  # least batch size: the distance of smaller batches is too noisy
 DRAWN = 4096  # samples of a guided teacher for training its student
 CLASSIFIERS = 3  # number of classifiers whose features students are compared in
 CLASSIFIERS_SHARE, DRAWN_SHARE = 0.2, 0.2  # upper limits of the time for training them, and for sampling the teacher
@@ -234,7 +234,7 @@ def prepare_distillation(
     known = teacher.config
     before = known.training
     planned: dict[str, Any] = {
-        "batch": max(FEWEST, before.batch), "optimizer": before.optimizer, "learning_rate": RATE * before.learning_rate,
+        "batch": max(MIN_BATCH, before.batch), "optimizer": before.optimizer, "learning_rate": RATE * before.learning_rate,
         "precision": default_precision(known.data.shape, where),
         "steps": steps, "minutes": MINUTES if steps is None and minutes is None else minutes, "seed": seed,
     }  # fmt: skip

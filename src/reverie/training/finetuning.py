@@ -32,7 +32,7 @@ CENTRES, COUNTS = f"{CLUSTERS_PREFIX}centres", f"{CLUSTERS_PREFIX}counts"
 MIN_FITTING = 0.5  # least share of the weights that fit
 RATE = 0.5  # learning rate relative to the default
 FOR_LORA = {"optimizer": "adamw", "learning_rate": 4e-3}  # the factors are small and start at zero, so they may change fast
-SHOWN = 6  # largest number of listed names
+MAX_LISTED = 6  # largest number of listed names
 
 
 def open_start(path: str | Path, family: Family[Any]) -> Run:
@@ -178,4 +178,4 @@ def _label_notes(before: Sequence[str], now: Sequence[str], name: str) -> list[s
 
 def _listed(names: Any) -> str:
     names = list(names)
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+    return ", ".join(names[:MAX_LISTED]) + (f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else "")

@@ -22,7 +22,7 @@ from reverie.data.shards.image_tables import (
     parquet_groups,
     parquet_samples,
 )
-from reverie.data.shards.index import BLOCK, EACH, FLAGS, MAX_BROKEN, Index, IndexFacts, ShardFacts, image_hash
+from reverie.data.shards.index import BLOCK, FLAGS, MAX_BROKEN, PER_IMAGE, Index, IndexFacts, ShardFacts, image_hash
 from reverie.data.shards.store import LocalStore, Store, Stored
 from reverie.data.shards.tar import MAX_NUMBERS, Sample, tar_samples
 from reverie.data.sources import BYTES
@@ -52,7 +52,7 @@ class IndexBuilder:
 
     def __init__(self, strict: bool = False) -> None:
         self.strict = strict
-        self.each = {name: array(CODES[dtype]) for name, dtype in EACH.items()}
+        self.each = {name: array(CODES[dtype]) for name, dtype in PER_IMAGE.items()}
         self.blocks = {"block_shard": array("i"), "block_start": array("q"), "block_size": array("q")}
         self.texts = {"names": bytearray(), "captions": bytearray()}
         self.labels: dict[str, int] = {}

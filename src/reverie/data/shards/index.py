@@ -30,7 +30,7 @@ INDEX = "index.safetensors"
 BLOCK = 2**20  # approximate bytes of a block
 MAX_BROKEN = 1000  # broken images with stored reasons
 FLAGS = {"transparent": 1, "rotated": 2, "animated": 4, "looks_grey": 8}
-EACH = {
+PER_IMAGE = {
     "block": torch.int32, "offset": torch.int64, "size": torch.int32, "check": torch.int64, "label": torch.int32,
     "height": torch.int32, "width": torch.int32, "mode": torch.uint8, "flags": torch.uint8, "low": torch.uint8,
     "high": torch.uint8, "name_end": torch.int64, "caption_end": torch.int64,
@@ -69,7 +69,7 @@ class IndexFacts(ConfigSection):
         """Return the specs of its tensors."""
         lengths = {"block_shard": torch.int32, "block_start": torch.int64, "block_size": torch.int64}
         return {
-            **{name: TensorSpec(dtype, (self.count,)) for name, dtype in EACH.items()},
+            **{name: TensorSpec(dtype, (self.count,)) for name, dtype in PER_IMAGE.items()},
             **{name: TensorSpec(dtype, (self.blocks,)) for name, dtype in lengths.items()},
             "names": TensorSpec(torch.uint8, (self.names_size,)), "captions": TensorSpec(torch.uint8, (self.captions_size,)),
             "numbers": TensorSpec(torch.int32, (self.count, len(self.numbers))),

@@ -11,7 +11,7 @@ from reverie.base.errors import UserError
 from reverie.base.noise import check_seed
 from reverie.base.validation import check_points, tensor
 
-FEWEST = 8  # of each set
+MIN_COUNT = 8  # of each set
 
 
 @dataclass(frozen=True)
@@ -38,8 +38,8 @@ def two_sample(x: Any, y: Any, seed: int = 0) -> TwoSample:
     for name, points in zip(("x", "y"), sets, strict=True):
         check_points(points, name)
     many = min(map(len, sets)) // 2 * 2
-    if many < FEWEST:
-        raise UserError(f"the two-sample test needs at least {FEWEST} of each set, got {len(sets[0])} and {len(sets[1])}")
+    if many < MIN_COUNT:
+        raise UserError(f"the two-sample test needs at least {MIN_COUNT} of each set, got {len(sets[0])} and {len(sets[1])}")
     random = np.random.default_rng(check_seed(seed))
     rows = np.concatenate([z.numpy()[random.permutation(len(z))[:many]] for z in sets])
     answers = np.repeat([0, 1], many)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 PARTICLES = 64  # per sample
 RESAMPLING = 2**28  # index in each sample's random stream of the first resampling draw
-FEW = 0.5  # effective share of the particles below which they are resampled
+MIN_EFFECTIVE_SHARE = 0.5  # effective share of the particles below which they are resampled
 
 
 @dataclass(frozen=True)
@@ -122,7 +122,7 @@ def _particles(
         if i + 1 == len(order):
             break
         incremental_decoder.append(x[:, i])
-        if seen and bool((poor := _effective(log_w) < FEW).any()):
+        if seen and bool((poor := _effective(log_w) < MIN_EFFECTIVE_SHARE).any()):
             stay = torch.arange(each, device=x.device).expand(count, -1)
             ancestors = _resampled(log_w.softmax(1), Noise(seeds, RESAMPLING + i))
             index = (first + torch.where(poor[:, None], ancestors, stay)).flatten()

@@ -16,7 +16,7 @@ from reverie.families.autoregressive.model import Autoregressive, IncrementalDec
 from reverie.families.autoregressive.recurrence import recurrence
 from reverie.families.model import check_labelled
 
-FEW = 64  # levels up to which the input is one-hot
+MAX_ONE_HOT = 64  # levels up to which the input is one-hot
 FEATURES = 16  # default number of input features for more levels
 MAX_WEIGHTS = 2**27
 SILENT = -1e6  # initial activation of dropped hidden units, for which the ReLU is 0
@@ -31,7 +31,7 @@ def level_features(levels: int, count: int) -> Tensor:
     """
     if levels == 2 or count == 1:
         return torch.linspace(-1, 1, levels)[:, None]
-    return torch.eye(levels) if not count and levels <= FEW else bumps(count or FEATURES, levels).T.contiguous()
+    return torch.eye(levels) if not count and levels <= MAX_ONE_HOT else bumps(count or FEATURES, levels).T.contiguous()
 
 
 class LevelAutoregressive(Autoregressive):
@@ -65,7 +65,7 @@ class FVSBN(LevelAutoregressive):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(0 if (options["codec"].levels or 0) <= FEW else 1, **options)  # many levels: the level itself
+        super().__init__(0 if (options["codec"].levels or 0) <= MAX_ONE_HOT else 1, **options)  # many levels: the level itself
         outputs, inputs = self.size * self.parameters_each, self.size * self.inputs
         if outputs * inputs > MAX_WEIGHTS:
             raise UserError(f"a belief network for images of {self.size:,} values has {outputs * inputs:,} weights, above the"

@@ -30,7 +30,7 @@ from reverie.nets.lenet import LeNet
 
 PURE = 0.5  # share of batches at t = 1; the others are at times of later evaluations, between EARLIEST and LATEST
 EARLIEST, LATEST = 0.4, 0.95
-FEW = 3  # labels in a batch, at most, so that enough samples of each repel each other
+MAX_LABELS = 3  # labels in a batch, at most, so that enough samples of each repel each other
 OWN = 0.1  # weight of the distance to the sample's own datum
 NEAR = (0.02, 0.05, 0.2)  # kernel widths, in units of the mean distance of two data
 OTHER, ITSELF = 3.0, 1e3  # added distance between different labels, and of a sample to itself
@@ -231,7 +231,7 @@ class DistillationTarget:
         """Return the loss of len(z) samples, (B,): a function of labels and seed only.  z: (B, ...) in model units.
 
         Its value is each sample's contribution to the energy distance.  Its gradient by features is the negative drift -V, plus
-        for t < 1 an attraction to the sample's own datum.  A batch has at most FEW joint labels, so that enough samples of each
+        for t < 1 an attraction to the sample's own datum.  A batch has at most MAX_LABELS joint labels: enough samples of each
         repel each other; labels are dropped for whole batches, which are then compared with any data.
         """
         random = torch.Generator().manual_seed(seed)
@@ -240,7 +240,7 @@ class DistillationTarget:
         pool, few = self.pool, None
         if drop >= self.label_dropout and (cond is not None or pool.conditioning is not None):
             among = pool.joint_labels if pool.conditioning is not None or cond is None else cond
-            few = among[torch.randint(len(among), (FEW,), generator=random)].unique().tolist()
+            few = among[torch.randint(len(among), (MAX_LABELS,), generator=random)].unique().tolist()
         index, peers = (pool.sample_indices(few, count, random) for count in (len(z), PEERS))
         label = None if few is None or cond is None else pool.labels[index]
         conditioning = None if few is None or pool.conditioning is None else pool.conditioning[index]

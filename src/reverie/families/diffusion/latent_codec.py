@@ -18,7 +18,7 @@ from reverie.families.vae.autoencoder import Autoencoder
 from reverie.families.vae.model import VAE
 
 MEASURED = 512  # training data, at most, for the moments of codes and the reconstruction error
-LEAST = 1e-4  # lower limit of a channel's standard deviation
+MIN_STD = 1e-4  # lower limit of a channel's standard deviation
 Side = Annotated[int, Field(ge=1, le=16384)]
 MOMENTS = ("code_mean", "code_spread")  # buffers of an autoencoder that only its own sampling uses
 
@@ -112,7 +112,7 @@ class LatentCodec(Codec):
             errors.append((self.autoencoder.from_latent(code).clamp(0, 1).cpu() - part).double().square().flatten(1).mean(1))
         z = torch.cat(codes)
         self.mean.copy_(z.mean((0, 2, 3))[:, None, None].to(self.mean))
-        self.std.copy_(z.std((0, 2, 3)).clamp_min(LEAST)[:, None, None].to(self.std))
+        self.std.copy_(z.std((0, 2, 3)).clamp_min(MIN_STD)[:, None, None].to(self.std))
         error = torch.cat(errors).mean()
         self.error.copy_(error.to(self.error))
         self.lost.copy_((error / x.double().sub(x.double().mean(0)).square().mean().clamp_min(1e-12)).to(self.lost))

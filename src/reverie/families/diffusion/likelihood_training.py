@@ -14,7 +14,7 @@ from reverie.data import Dataset, LazyImages
 from reverie.diffusion.learned import Learned
 from reverie.diffusion.pair import Pair
 
-FEW = 64  # values up to which images have a codec of their own levels
+MAX_LEVELS = 64  # values up to which images have a codec of their own levels
 FEATURES = 32  # network outputs per value from which the levels are computed
 REACH = 4  # neighbouring levels on each side in the reconstruction term
 LAST, FIRST_OF_POINTS = -7.5, 10.0  # log-SNR
@@ -35,7 +35,7 @@ def codec_of(data: Dataset) -> Spec:
     if isinstance(data.x, LazyImages) and not data.x.decoded:
         return {"name": "pixels"}  # a subset of the images would not show all values
     values = values_of(data)
-    return {"name": "levels", "values": values} if 2 <= len(values) <= FEW else {"name": "pixels"}
+    return {"name": "levels", "values": values} if 2 <= len(values) <= MAX_LEVELS else {"name": "pixels"}
 
 
 def schedule_of(levels: int | None) -> Spec:

@@ -23,7 +23,7 @@ from reverie.text.learn import learn_tokenizer
 from reverie.text.tokenizer_table import TokenizerTable
 
 EXAMPLES = 64  # stored sources of the training data
-FEW = 5_000  # training pairs below which dropout is used
+DROPOUT_PAIRS = 5_000  # training pairs below which dropout is used
 
 Settings = TypeVar("Settings", bound=PairSettings)
 
@@ -49,7 +49,7 @@ class PairFamily(PlannedFamily[Settings]):
             [text for pair in x.pairs() for text in pair], request.requested.get("tokenizer") or "characters"
         )
         request.progress("training tokenizer", 1, 1)
-        dropout = 0.1 if len(x) < FEW else 0.0
+        dropout = 0.1 if len(x) < DROPOUT_PAIRS else 0.0
         return {"tokenizer": TokenizerTable.of(tokenizer).model_dump(), "examples": min(EXAMPLES, len(x)), "dropout": dropout}
 
     def describe_settings(self, settings: Settings) -> str:

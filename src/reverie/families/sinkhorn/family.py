@@ -20,7 +20,7 @@ from reverie.families.vae.family import network_for
 from reverie.families.vae.networks import PatchDecoder, Patches, ResidualMLP
 from reverie.families.vae.settings import Size
 
-MOST = 4096  # values in a datum, at most, for which distances are informative
+MAX_VALUES = 4096  # values in a datum, at most, for which distances are informative
 
 
 class SinkhornSettings(FamilySettings):
@@ -62,9 +62,9 @@ class SinkhornFamily(PlannedFamily[SinkhornSettings]):
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return network and epsilon; small networks, because the transport takes most of the time."""
         shape = request.train.shape
-        if math.prod(shape) > MOST:
+        if math.prod(shape) > MAX_VALUES:
             raise UserError(
-                f"distances between data of {math.prod(shape):,} values mean little; sinkhorn takes at most {MOST:,}; give"
+                f"distances between data of {math.prod(shape):,} values mean little; the limit is {MAX_VALUES:,}; use"
                 " a smaller --size"
             )
         if len(shape) == 1:
