@@ -25,7 +25,7 @@ from reverie.evaluation.likelihood import likelihood_section
 from reverie.families import FAMILIES
 from reverie.families.diffusion.latent_codec import ALL_CODECS, LatentCodec, autoencoder_of, latent_spec, model_shape
 from reverie.families.vae.settings import AutoencoderSettings, build_autoencoder
-from reverie.gallery.autoencoder import _lost_by_components
+from reverie.gallery.autoencoder import _pca_errors
 from reverie.nets import efficientnet
 from reverie.runs.folder import read_config
 from reverie.runs.run import Run
@@ -327,9 +327,9 @@ def test_components_lose_of_new_data_what_scikit_learn_says() -> None:
         20, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64
     )
     known, new = x[:40], x[40:]
-    found = _lost_by_components(known, new)
+    found = _pca_errors(known, new)
     for k in (1, 5, 19):
         peer = PCA(k).fit(known.numpy())
         lost = np.mean((peer.inverse_transform(peer.transform(new.numpy())) - new.numpy()) ** 2)
         assert float(found[k - 1]) == pytest.approx(lost, rel=1e-9)
-    assert len(_lost_by_components(known[:1], new)) == 0
+    assert len(_pca_errors(known[:1], new)) == 0

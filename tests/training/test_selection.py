@@ -30,7 +30,7 @@ from reverie.kernels import Polynomial
 from reverie.runs.folder import EARLY_FILE
 from reverie.runs.run import Run, load
 from reverie.training import selection
-from reverie.training.selection import CANDIDATES, MOST, Reference, samples_for, select_sampling
+from reverie.training.selection import CANDIDATES, MAX_MEAN, Reference, samples_for, select_sampling
 from reverie.training.summary import verdict
 from tests.conftest import TINY
 
@@ -157,7 +157,7 @@ def test_a_stage_that_is_over_selects_nothing(colour: Run) -> None:
 
 def test_few_steps_and_other_kinds_keep_the_table(colour: Run, spiral_run: Run) -> None:
     held = held_of(colour)
-    assert samples_for(colour, held, 8 * 16) == 0 and samples_for(colour, held, 10**9) == MOST
+    assert samples_for(colour, held, 8 * 16) == 0 and samples_for(colour, held, 10**9) == MAX_MEAN
     assert samples_for(colour, held.take(torch.arange(1)), 10**9) == 0
     assert samples_for(spiral_run, Dataset("points", torch.zeros(100, 2)), 10**9) == 0
     assert colour.record is not None and colour.record.source == "default"
