@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -110,8 +111,10 @@ def test_the_same_weights_data_and_steps_select_the_same(colour: Run) -> None:
     assert first is not None and first == again and first.record.samples > 16
 
 
-def _simulated(monkeypatch: pytest.MonkeyPatch, seed: int, n: int) -> tuple[selection.Selection | None, dict[str, int], int]:
-    """Select among candidates whose features are normal, farther from the data by candidate.
+def _simulated(
+    monkeypatch: pytest.MonkeyPatch, seed: int, n: int, distance: float = 1.0
+) -> tuple[selection.Selection | None, dict[str, int], int]:
+    """Select among candidates whose features are normal, farther from the data by candidate; with distance 0 all equally far.
 
     Return the selection, the samples of each candidate by its scale and sampler, and the evaluations of all.
     """
@@ -129,7 +132,7 @@ def _simulated(monkeypatch: pytest.MonkeyPatch, seed: int, n: int) -> tuple[sele
         key = seed * 100 + 10 * CANDIDATES.index(choice) + round(2 * scale) + 1
         parts = [torch.randn(600, 16, generator=torch.Generator().manual_seed(k)) for k in (seed * 100, key)]
         features = torch.stack(parts).sum(0)[start : start + many].double() / math.sqrt(2)
-        features[:, 0] += place
+        features[:, 0] += distance * place
         power = torch.randn(1, 3, generator=torch.Generator().manual_seed(key)).mul(0.2).exp().expand(many, 3)
         return selection.Measured(choice, scale, features, power.double())
 
@@ -151,6 +154,20 @@ def test_the_best_candidates_share_the_evaluations_of_those_that_are_given_up(mo
     assert sorted(counts.values())[:14] == [10] * 14 and selected.record.samples == max(counts.values()) > 40
 
 
+def test_only_a_significantly_better_candidate_replaces_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    outcomes = set()
+    for seed, distance in product(range(3), (0, 1, 3)):
+        selected, counts, _ = _simulated(monkeypatch, seed, 20, distance)
+        assert selected is not None and counts[f"{CANDIDATES[0]} 1.0"] == max(counts.values())  # always a finalist
+        rows = {(c.sampler, c.steps, c.grid, c.autoguidance): c for c in selected.record.candidates}
+        final = [rows[key] for key in rows if counts[f"{key[:3]} {key[3]}"] == max(counts.values())]
+        default = rows[(*CANDIDATES[0], 1.0)]
+        tied = default.distance - min(row.distance for row in final) <= default.error
+        assert (selected.record.candidates[0] is default) == tied
+        outcomes.add(tied)
+    assert outcomes == {True, False}
+
+
 def test_a_stage_that_is_over_selects_nothing(colour: Run) -> None:
     assert select_sampling(load(colour.path), held_of(colour), 16, Deadline(0.0)) is None
 
@@ -165,7 +182,7 @@ def test_few_steps_and_other_kinds_keep_the_table(colour: Run, spiral_run: Run) 
 
 def test_the_default_of_the_data_is_a_candidate(colour: Run, digits_run: Run) -> None:
     assert selection.candidates_of(colour) == CANDIDATES
-    assert selection.candidates_of(digits_run) == (*CANDIDATES, ("dpm++sde", 12, "uniform"))
+    assert selection.candidates_of(digits_run) == (("dpm++sde", 12, "uniform"), *CANDIDATES)
 
 
 def test_a_training_records_its_selection(

@@ -116,8 +116,8 @@ def samples_for(run: Run, held_out: Dataset, seen: int) -> int:
 
 
 def candidates_of(run: Run) -> tuple[SamplerChoice, ...]:
-    """Return the candidates of a run: CANDIDATES and the default of its data."""
-    return tuple(dict.fromkeys((*CANDIDATES, default_sampling(run.config.data.shape, run.profile))))
+    """Return the candidates of a run: the default of its data, and CANDIDATES."""
+    return tuple(dict.fromkeys((default_sampling(run.config.data.shape, run.profile), *CANDIDATES)))
 
 
 def _can_guide(run: Run) -> bool:
@@ -128,9 +128,10 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
     """Compare samples of the candidates with held-out data; return the best candidate and the record of all.
 
     Sequential halving (Karnin et al. 2013) in two rounds: a share of the evaluations is spent on all candidates, the rest on
-    the BEST of them.  The best has the least kernel distance of features; among those within one standard error of it, the one
-    whose spectrum is nearest to that of the data is selected.  n: mean number of samples per candidate.  stage: ends the
-    comparison when its time is over; None is returned if fewer than two candidates were compared by then.
+    the default and the others of the BEST of them.  The best has the least kernel distance of features; among those within
+    one standard error of it, the default is selected, else the one whose spectrum is nearest to that of the data.  n: mean
+    number of samples per candidate.  stage: ends the comparison when its time is over; None is returned if fewer than two
+    candidates were compared by then.
     """
     stage, reference = stage or Deadline(), Reference(held_out)
     first, more = (FIRST_SCALES, MORE_SCALES) if _can_guide(run) else (FIRST_SCALES[:1], ())
@@ -144,12 +145,14 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
     def by_distance(found: Sequence[Measured]) -> list[Measured]:
         return sorted(found, key=lambda candidate: reference.distance(candidate.features)[0])
 
-    found = measured(candidates_of(run), first)
+    choices = candidates_of(run)
+    default = (choices[0], 1.0)
+    found = measured(choices, first)
     if more:
         found += measured(list(dict.fromkeys(candidate.choice for candidate in by_distance(found)))[:FINALISTS], more)
     if len(found) < 2:
         return None
-    best = by_distance(found)[:BEST]
+    best = sorted(by_distance(found), key=lambda candidate: (candidate.choice, candidate.scale) != default)[:BEST]
     further = min(int((n - few) * _cost(found) / _cost(best)), MAX_OF_BEST - few)
     longer = [candidate.extended(run, reference, further) for candidate in best if further > 0 and stage.left > 0]
     if len(longer) == len(best) and all(bool(candidate.features.isfinite().all()) for candidate in longer):
@@ -158,6 +161,7 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
     final = rows[: len(best)] if found[: len(best)] == longer else rows
     least = min(row.distance for row in final)
     near = [row for row in final if row.distance - least <= row.error]
+    near = [row for row in near if ((row.sampler, row.steps, row.grid), row.autoguidance) == default] or near
     chosen = min(near, key=lambda row: math.hypot(*(math.log(max(ratio, 1e-6)) for ratio in row.octaves)))
     rest = sorted((row for row in rows if row is not chosen), key=lambda row: row.distance)
     record = SamplingRecord(
