@@ -147,7 +147,7 @@ def test_it_answers_held_out_sources(run: Run, command, tmp_path: Path) -> None:
     found = reverie.evaluate(run)
     figures = found["sections"]["answers"]
     assert figures["exact_match"]["value"] >= 0.9 and figures["exact_match"]["n"] == 26
-    assert "was not measured" in " ".join(found.sections[0].notes) and "486 that were trained on" in found.sections[0].notes[0]
+    assert "was not measured" in " ".join(found.sections[0].notes) and "486" in found.sections[0].notes[0]
     code, out, _ = command("sample", run.path, "--prompt", "abc")
     assert code == 0 and out.strip() == "cba"
     code, out, _ = command("sample", run.path, "--prompt", "abc", "--beams", 3, "--json")
@@ -198,7 +198,7 @@ def test_options_that_cannot_be_are_refused(run: Run, options: dict[str, Any], w
 
 
 def test_what_other_families_and_formats_cannot_do_is_refused(run: Run, tmp_path: Path, command) -> None:
-    with pytest.raises(UserError, match="which no format takes"):
+    with pytest.raises(UserError, match="run of pairs"):
         reverie.export(run, tmp_path / "x.onnx")
     with pytest.raises(UserError, match=r"cannot write pairs to .*ends in \.csv"):
         reverie.sample(run, 1, out=tmp_path / "x.png")

@@ -92,7 +92,7 @@ def test_a_training_stopped_in_a_long_preview_is_kept_and_resumed(
     with monkeypatch.context() as patched:
         patched.setattr(Previews, "take", slow)
         code, _, err = command("train", "moons", "--points", 300, "--steps", 40, "--seed", 5, "--out", tmp_path / "run")
-    assert code == 130 and "stopped at step 1, and kept" in err and "reverie train --resume" in err
+    assert code == 130 and "stopped at step 1" in err and "reverie train --resume" in err
     list(api.begin(resume=tmp_path / "run"))
     ours, theirs = (load_file(path / folder.WEIGHTS_FILE) for path in (tmp_path / "run", whole.path))
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -205,7 +205,7 @@ class TestTheMinutesHold:
 
         known, x = dict[int, Tensor](), torch.arange(5.0)[:, None]
         for numbers in ([0, 1, 2], [3, 4, 0], [1, 2, 3]):
-            assert torch.equal(levels._coded_once(encode, x[numbers], numbers, known), 2 * x[numbers])
+            assert torch.equal(levels._encode_once(encode, x[numbers], numbers, known), 2 * x[numbers])
         assert seen == [0, 1, 2, 3, 4]
 
     def test_a_map_that_cannot_be_made_small_has_no_attention(self) -> None:
