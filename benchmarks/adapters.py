@@ -28,7 +28,7 @@ def _part(data: Dataset, first: int, count: int) -> Dataset:
 
 
 def measured(run: Path, method: str) -> str:
-    """Train with one method and return a row: processor seconds, held-out loss, size of the new file."""
+    """Train with one method and return a row: CPU seconds, held-out loss, size of the new file."""
     data = load_data("hoda", size="28")
     few, others = _part(data, 0, COUNT), _part(data, COUNT, HELD)
     x, labels = few.batch(torch.arange(len(few)))

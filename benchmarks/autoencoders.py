@@ -1,4 +1,4 @@
-"""Autoencoders with a likelihood: NLL of test data after equal processor time, and sampling speed.
+"""Autoencoders with a likelihood: NLL of test data after equal CPU time, and sampling speed.
 
     REVERIE_DATA=DIR python -m benchmarks.autoencoders --cpu-seconds 600 --seeds 0,1,2 vae hvae
 
@@ -59,7 +59,7 @@ def samples_a_second(run: Run) -> float:
 
 
 def row(data: str, family: str, seed: int, seconds: float, most: int, temporary: Path) -> str:
-    """Train a family for a processor time and return a row of the table."""
+    """Train a family for a CPU time and return a row of the table."""
     options: dict[str, Any] = {"family": family, "labels": "none"}
     steps = max(1, round(seconds / seconds_a_step(data, temporary / "timed", options)))
     start = time.process_time()

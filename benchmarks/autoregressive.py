@@ -1,4 +1,4 @@
-"""Autoregressive models: exact NLL of test data after equal processor time, and the gain of cached keys.
+"""Autoregressive models: exact NLL of test data after equal CPU time, and the gain of cached keys.
 
     REVERIE_DATA=DIR python -m benchmarks.autoregressive --only nade@binarized-mnist --seeds 0
 
@@ -42,7 +42,7 @@ LONG = (1, 28, 28)  # images that are sampled with and without cached keys
 
 
 def row(job: str, seed: int, seconds: float, goal: str, temporary: Path) -> str:
-    """Train a family for a processor time and return a row of the table."""
+    """Train a family for a CPU time and return a row of the table."""
     family, _, data = job.rpartition("@")
     options: dict[str, Any] = {"family": family, "labels": "none"}
     steps = max(1, round(seconds / seconds_a_step(data, temporary / "timed", options)))

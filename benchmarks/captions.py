@@ -2,7 +2,7 @@
 
     REVERIE_DATA=DIR python -m benchmarks.captions --seeds 0 --networks unet-tiny unet-tiny:attends=yes
 
-550 seconds of one thread equal five minutes of two cores; trainings are limited by processor time.  The classifiers are
+550 seconds of one thread equal five minutes of two cores; trainings are limited by CPU time.  The classifiers are
 LeNets trained on real digits of all combinations.
 """
 

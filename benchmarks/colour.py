@@ -28,7 +28,7 @@ WARM, TIMED = 2, 6  # warm-up steps, and timed steps
 
 
 def seconds_a_step(data: str, place: Path, options: dict[str, Any]) -> float:
-    """Return the processor time of a training step: loss, gradients, optimizer and average."""
+    """Return the CPU time of a training step: loss, gradients, optimizer and average."""
     training = prepare(data, place, steps=1, overwrite=True, **options)
     learner: Learner = training.learner
     source = batches(training.train, training.run.config.training.batch, 0)

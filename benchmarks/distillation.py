@@ -4,7 +4,7 @@
 
 RUN is a diffusion run of MNIST with labels.  Every method starts from its weights, with Muon and a cosine decay of the learning
 rate, the best of a few values.  Distances are Fréchet distances of samples, seed 0, on the features of two classifiers that no
-method uses: a LeNet and a network of another architecture.  Time is processor time of one thread, without that of the
+method uses: a LeNet and a network of another architecture.  Time is CPU time of one thread, without that of the
 classifiers that some methods use.  All are conditioned on clusters if the run is, and all outputs are clipped to the range of
 images.
 """

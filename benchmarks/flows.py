@@ -1,4 +1,4 @@
-"""Flows and the Sinkhorn generator: NLL of test data and similarity of samples after equal processor time.
+"""Flows and the Sinkhorn generator: NLL of test data and similarity of samples after equal CPU time.
 
     REVERIE_DATA=DIR python -m benchmarks.flows --seeds 0,1,2
 
@@ -67,7 +67,7 @@ def measured(run: Run, goal: Goal) -> str:
 
 
 def row(goal: Goal, seed: int, temporary: Path, share: float) -> str:
-    """Train for a share of the case's processor time and return a row of the table."""
+    """Train for a share of the case's CPU time and return a row of the table."""
     minutes = share * goal.seconds / 60
     options: dict[str, Any] = {"family": goal.family, "minutes": minutes, "clock": "processor", "keep": "best", "seed": seed}
     where = temporary / f"{goal.data}-{goal.family.replace(':', '-')}-{seed}"

@@ -1,4 +1,4 @@
-"""Sequence to sequence: exact match on held-out sources after equal processor time.
+"""Sequence to sequence: exact match on held-out sources after equal CPU time.
 
     python -m benchmarks.seq2seq --only reversal:dot dates --seeds 0 --cpu-seconds 110
 
@@ -109,7 +109,7 @@ def seq2seq(
     finally:
         torch.set_num_threads(threads)
     about = [
-        "Pairs of texts made by a rule, characters as tokens, default settings; seconds are processor time of one thread."
+        "Pairs of texts made by a rule, characters as tokens, default settings; seconds are CPU time of one thread."
         " Greedy answers; ± is the standard error of a share. Reversal is tested on 1,000 held-out strings of exactly 20"
         " letters (training: 1 to 20 letters, reversal20: only 20), the other tasks on held-out sources. Longer sources:"
         " strings of 21 to 40 letters, numbers of 7 to 9 digits.",

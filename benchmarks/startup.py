@@ -1,4 +1,4 @@
-"""Start-up: processor time of the shortest sampling against that of loading torch."""
+"""Start-up: CPU time of the shortest sampling against that of loading torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SAMPLE = ("-m", "reverie", "sample", "{run}", "-n", "1", "--steps", "1", "--out"
 
 
 def processor_seconds(*words: str) -> float:
-    """Run Python in its own process and return its processor time."""
+    """Run Python in its own process and return its CPU time."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *words], check=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -35,7 +35,7 @@ def startup() -> Row:
             times = processor_seconds(*(word.format(run=run) for word in SAMPLE)), processor_seconds("-c", "import torch")
             for durations, elapsed in zip((ours, peer), times, strict=True):
                 durations.extend([elapsed] * (k > 0))
-    note = "python -c 'import torch'; processor time of one process each"
+    note = "python -c 'import torch'; CPU time of one process each"
     row = Row("start-up: reverie sample RUN -n 1 --steps 1", statistics.median(ours), statistics.median(peer), note)
     print(f"{row.what:<58} {row.ours * 1e3:9.2f} ms {row.peer * 1e3:9.2f} ms   x{row.ratio:.2f}", flush=True)
     return row

@@ -4,7 +4,7 @@
 parts of the noise levels; `corrections RUN` makes one change at a time at ten evaluations; `settings RUN` compares samplers,
 grids and steps; `student RUN` measures a distilled run in 1, 2 and 4 evaluations; `recipes FOLDER --steps 2000` trains MNIST
 with one change each time; `points FOLDER --steps 10000 -n 5000` compares samplers on points.  Each prints a table;
-times are processor time of one thread.  Distances are Fréchet distances of LeNet features on MNIST, of the features that
+times are CPU time of one thread.  Distances are Fréchet distances of LeNet features on MNIST, of the features that
 `reverie evaluate` selects for other images, and sliced Wasserstein distances of points.
 """
 

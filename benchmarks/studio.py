@@ -30,7 +30,7 @@ NOT_OF_THE_PAGE = ("LICENSE",)
 
 
 def processor_seconds(pid: int) -> float:
-    """Return the processor time of a process (proc_pid_stat(5))."""
+    """Return the CPU time of a process (proc_pid_stat(5))."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / TICK
 
@@ -97,7 +97,7 @@ def studio() -> list[str]:
         "| what | figure | limit |",
         "|---|---|---|",
         f"| first image of 28 x 28 on the page, with its film | {first:.2f} s, {first / peer:.2f} x `run.sample(1)` | 1.5 x |",
-        f"| the same in processor time | {work:.2f} s, {work / mine:.2f} x | 1.5 x |",
+        f"| the same in CPU time | {work:.2f} s, {work / mine:.2f} x | 1.5 x |",
         f"| idle server | {100 * idle:.2f} % of a core over {IDLE:.0f} s | 1 % |",
         f"| page, without images | {page_weight() / 1000:.0f} kB | 300 kB |",
     ]

@@ -1,7 +1,7 @@
 """Several processes: overhead of a team, gain of two processes, and of distributing the updates of Muon.
 
 python -m benchmarks.team                # everything; wall times need two quiet cores
-python -m benchmarks.team --one-core     # only processor times, which hardly depend on the load
+python -m benchmarks.team --one-core     # only CPU times, which hardly depend on the load
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def measured(what: str, network: str, world: int, rounds: int, threads: int = 1)
 
 
 def in_processor_time(rounds: int = 10) -> list[str]:
-    """Return the overhead of a team of one, and the gain of distributing Muon over two processes, in processor time."""
+    """Return the overhead of a team of one, and the gain of distributing Muon over two processes, in CPU time."""
     rows = ["A team of one process against none, processor milliseconds per step, batch 64, one thread:", ""]
     rows += ["| network | without | with | overhead |", "|---|---|---|---|"]
     for name in NETS:

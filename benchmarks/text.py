@@ -1,4 +1,4 @@
-"""Language models of Shakespeare: NLL of the held-out tenth after equal processor time.
+"""Language models of Shakespeare: NLL of the held-out tenth after equal CPU time.
 
     REVERIE_DATA=DIR python -m benchmarks.text --only lstm transformer --seeds 0
 
@@ -61,7 +61,7 @@ def operations(run: Run) -> float:
 
 
 def row(family: str, seed: int, seconds: float, text: Path, temporary: Path, options: dict[str, Any]) -> str:
-    """Train a family for a processor time and return a row of the table."""
+    """Train a family for a CPU time and return a row of the table."""
     name = family.partition(":")[0]
     length: dict[str, Any] = {} if name == "bigram" else {"minutes": seconds / 60, "clock": "processor"}
     start = time.process_time()
@@ -107,7 +107,7 @@ def language(
         torch.set_num_threads(threads)
     about = [
         "Shakespeare's plays, 1.1 million characters, default settings: the last tenth is held out and measured as a"
-        " whole, exactly. ± is the standard error over pieces of 512 characters; seconds are processor time of one thread,"
+        " whole, exactly. ± is the standard error over pieces of 512 characters; seconds are CPU time of one thread,"
         " with checks and previews; the share refers to matrix products of 1024 x 1024. The CPU recipe of nanoGPT gives"
         " 2.71 bits in about three minutes.",
         "",
