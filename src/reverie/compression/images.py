@@ -129,8 +129,8 @@ def _png_names(names: Sequence[str]) -> list[str]:
     out: list[str] = []
     used: set[str] = set()
     for k, name in enumerate(names):
-        place = PurePosixPath(name)
-        candidates = (str(place.with_suffix(".png")), f"{name}.png", f"{k}.png")
+        relative = PurePosixPath(name)
+        candidates = (str(relative.with_suffix(".png")), f"{name}.png", f"{k}.png")
         kept = next((w for w in candidates if safe_name(w) and w.lower() not in used), None)
         numbered = (f"{k}-{j}.png" for j in range(len(names) + 1))
         out.append(kept or next(w for w in numbered if w not in used))

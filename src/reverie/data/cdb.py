@@ -131,8 +131,8 @@ def _read_runs(data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts
     if len(invalid):
         raise _InvalidRecord(int(owner[invalid[0]]))
     first = np.concatenate([[0], ends[:-1] + 1])
-    place = np.arange(len(runs)) - np.repeat(first, np.diff(np.concatenate([first, [len(runs)]])))
-    return np.repeat(np.where(place % 2 == 1, 255, 0).astype(np.uint8), runs)
+    position = np.arange(len(runs)) - np.repeat(first, np.diff(np.concatenate([first, [len(runs)]])))
+    return np.repeat(np.where(position % 2 == 1, 255, 0).astype(np.uint8), runs)
 
 
 def read_cdb_files(

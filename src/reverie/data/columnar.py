@@ -157,67 +157,67 @@ class _Chunks(io.RawIOBase):
 
 def _pages(chunk: bytes) -> tuple[int, int]:
     """Return the total uncompressed size and the number of values of the pages of a column chunk."""
-    place, unpacked, values = 0, 0, 0
-    while place < len(chunk):
-        header, place = _struct(chunk, place, 0)
+    offset, unpacked, values = 0, 0, 0
+    while offset < len(chunk):
+        header, offset = _struct(chunk, offset, 0)
         size, packed = header[2], header[3]
         count = next((header[k][1] for k in (5, 8) if k in header), 0)  # of a data page, version 1 or 2
-        if min(size, packed, count) < 0 or place + packed > len(chunk):
+        if min(size, packed, count) < 0 or offset + packed > len(chunk):
             raise ValueError("a page of an impossible size")
-        place, unpacked, values = place + packed, unpacked + size, values + count
+        offset, unpacked, values = offset + packed, unpacked + size, values + count
     return unpacked, values
 
 
-def _struct(data: bytes, place: int, depth: int) -> tuple[dict[int, Any], int]:
+def _struct(data: bytes, offset: int, depth: int) -> tuple[dict[int, Any], int]:
     """Return the integers and structs of a struct in Thrift's compact protocol by field, and its end."""
     if depth > MAX_DEPTH:
         raise ValueError("too deep")
     found: dict[int, Any] = {}
     field = 0
-    while kind := data[place] & 15:
-        step = data[place] >> 4
-        place += 1
+    while kind := data[offset] & 15:
+        step = data[offset] >> 4
+        offset += 1
         if step:
             field += step
         else:
-            field, place = _number(data, place)
-        found[field], place = _value(data, place, kind, depth)
-    return found, place + 1
+            field, offset = _number(data, offset)
+        found[field], offset = _value(data, offset, kind, depth)
+    return found, offset + 1
 
 
-def _value(data: bytes, place: int, kind: int, depth: int) -> tuple[Any, int]:
+def _value(data: bytes, offset: int, kind: int, depth: int) -> tuple[Any, int]:
     """Return a value of a Thrift type, None for types that page headers do not use, and its end."""
     match kind:
         case 1 | 2:  # booleans are stored in the type
-            return None, place
+            return None, offset
         case 3:
-            return None, place + 1
+            return None, offset + 1
         case 4 | 5 | 6:
-            return _number(data, place)
+            return _number(data, offset)
         case 7:
-            return None, place + 8
+            return None, offset + 8
         case 8:
-            length, place = _varint(data, place)
-            return None, place + length
+            length, offset = _varint(data, offset)
+            return None, offset + length
         case 12:
-            return _struct(data, place, depth + 1)
+            return _struct(data, offset, depth + 1)
     raise ValueError("a type that page headers do not have")
 
 
-def _varint(data: bytes, place: int) -> tuple[int, int]:
+def _varint(data: bytes, offset: int) -> tuple[int, int]:
     value, shift = 0, 0
     while True:
-        byte = data[place]
-        value, shift, place = value | (byte & 127) << shift, shift + 7, place + 1
+        byte = data[offset]
+        value, shift, offset = value | (byte & 127) << shift, shift + 7, offset + 1
         if byte < 128:
-            return value, place
+            return value, offset
         if shift > 63:
             raise ValueError("too long a number")
 
 
-def _number(data: bytes, place: int) -> tuple[int, int]:
-    value, place = _varint(data, place)
-    return value >> 1 ^ -(value & 1), place
+def _number(data: bytes, offset: int) -> tuple[int, int]:
+    value, offset = _varint(data, offset)
+    return value >> 1 ^ -(value & 1), offset
 
 
 @contextmanager
@@ -257,8 +257,8 @@ def _slot(data: bytes, table: int, field: int) -> int:
 
 def _child(data: bytes, table: int, field: int) -> int:
     """Return the offset of the table that a field refers to."""
-    place = _slot(data, table, field)
-    if not place:
+    offset = _slot(data, table, field)
+    if not offset:
         raise ValueError("a message without its table")
-    found: int = place + struct.unpack_from("<I", data, place)[0]
+    found: int = offset + struct.unpack_from("<I", data, offset)[0]
     return found

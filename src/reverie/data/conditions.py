@@ -143,8 +143,8 @@ class Attribute:
 
     def of(self, captions: Sequence[str]) -> Tensor:
         """Return the index of the word in each caption, -1 for none: (N,) int64."""
-        place = {word: k for k, word in enumerate(self.words)}
-        found = ([place[word] for word in normalize_caption(caption).split() if word in place] for caption in captions)
+        position = {word: k for k, word in enumerate(self.words)}
+        found = ([position[word] for word in normalize_caption(caption).split() if word in position] for caption in captions)
         return torch.tensor([words[0] if words else -1 for words in found], dtype=torch.int64)
 
 

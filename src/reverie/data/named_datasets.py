@@ -161,8 +161,8 @@ def _system_folders(which: IdxDataset) -> Iterator[Path]:
 
 def _idx(which: IdxDataset) -> Loader:
     def load(points: int, seed: int, options: ReadingOptions) -> Dataset:
-        for place in data_folders(options.data_dir):
-            for folder in (*(place / name for name in which.folders), place):
+        for data_folder in data_folders(options.data_dir):
+            for folder in (*(data_folder / name for name in which.folders), data_folder):
                 pair = find_pair(folder)
                 if pair is not None:
                     return _read_idx_set(which, pair, options)
@@ -183,10 +183,10 @@ def _download(which: IdxDataset, options: ReadingOptions) -> tuple[Path, Path]:
     try:
         images, labels = (fetch(remote, which.addresses, folder, options) for remote in remotes)
     except Unreachable as error:
-        place = next(data_folders(options.data_dir), folder)
+        data_folder = next(data_folders(options.data_dir), folder)
         raise UserError(
             f"{which.name} is not on this machine and cannot be downloaded ({error}); put {', '.join(MNIST_FILES[:-1])}"
-            f" and {MNIST_FILES[-1]} into {place} (or give their folder with --data-dir or $REVERIE_DATA)"
+            f" and {MNIST_FILES[-1]} into {data_folder} (or give their folder with --data-dir or $REVERIE_DATA)"
         ) from None
     return images, labels
 
@@ -224,8 +224,8 @@ def cdb_dataset(paths: list[Path], name: str, source: str, options: ReadingOptio
 
 def _hoda(points: int, seed: int, options: ReadingOptions) -> Dataset:
     """Persian digits, from .cdb files that are not downloaded (Khosravi and Kabir 2007)."""
-    for place in data_folders(options.data_dir):
-        for folder in (place / "hoda", place):
+    for data_folder in data_folders(options.data_dir):
+        for folder in (data_folder / "hoda", data_folder):
             paths = cdb_files(folder)
             if paths:
                 return cdb_dataset(paths, "hoda", str(folder), options)
@@ -237,8 +237,8 @@ def _hoda(points: int, seed: int, options: ReadingOptions) -> Dataset:
 
 def _binarised(points: int, seed: int, options: ReadingOptions) -> Dataset:
     """50,000 binarized digits of MNIST, 28x28 (Larochelle and Murray 2011); in binarized_mnist.npz."""
-    for place in data_folders(options.data_dir):
-        for folder in (place / "binarized-mnist", place):
+    for data_folder in data_folders(options.data_dir):
+        for folder in (data_folder / "binarized-mnist", data_folder):
             if (folder / BINARISED).is_file():
                 return read_array_file(folder / BINARISED, "binarized-mnist", options, ("train",))
     raise UserError(

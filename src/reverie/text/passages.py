@@ -52,8 +52,8 @@ class Passages:
     def _contains(keys: np.ndarray, present: np.ndarray) -> np.ndarray:
         if not len(present):
             return np.zeros(len(keys), bool)
-        place = np.searchsorted(present, keys).clip(max=len(present) - 1)
-        return np.asarray(present[place] == keys)
+        index = np.searchsorted(present, keys).clip(max=len(present) - 1)
+        return np.asarray(present[index] == keys)
 
     def longest(self) -> np.ndarray:
         """Return the length of the longest substring of each text in the corpus, at most MAX_PASSAGE: (n,) int64."""

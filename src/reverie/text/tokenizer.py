@@ -101,13 +101,13 @@ class CharacterTokenizer(Tokenizer):
         codes = codes_of(text)
         if not len(self.known):
             return np.zeros(len(codes), np.int64), np.zeros(len(codes), bool)
-        place = np.searchsorted(self.known, codes).clip(max=len(self.known) - 1)
-        return place, self.known[place] == codes
+        index = np.searchsorted(self.known, codes).clip(max=len(self.known) - 1)
+        return index, self.known[index] == codes
 
     def encode(self, text: str) -> Ids:
         """Return the tokens of a text."""
-        place, known = self._lookup(text)
-        ids = (place + 1 + NIBBLES).astype(np.int32)
+        index, known = self._lookup(text)
+        ids = (index + 1 + NIBBLES).astype(np.int32)
         if known.all():
             return ids
         return concatenate(nibbles(text[k]) if not known[k] else ids[k : k + 1] for k in range(len(text)))

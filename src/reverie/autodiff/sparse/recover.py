@@ -77,39 +77,39 @@ def _by_substitution(pattern: sparse.csr_array, i: np.ndarray, j: np.ndarray, co
     k, n = int(colors.max(initial=-1)) + 1, pattern.shape[0]
     if (np.asarray(colors)[i] == np.asarray(colors)[j])[i != j].any():
         raise UserError("adjacent vertices must differ in an acyclic colouring, and two of them have the same colour")
-    place = i * k + colors[j]
+    index = i * k + colors[j]
     back = sparse.csr_array((np.arange(1, len(i) + 1), (j, i)), shape=(n, n))
     back.sort_indices()
     mirror = back.data.astype(np.int64) - 1  # entries sorted by (j, i) are those of the transpose sorted by rows
-    unknown_count = np.bincount(place, minlength=n * k)  # unknown entries in each place
+    unknown_count = np.bincount(index, minlength=n * k)  # unknown entries in each number of the products
     known = np.zeros(len(i), bool)
     source = np.zeros(len(i), np.int64)
     levels: list[tuple[np.ndarray, np.ndarray]] = []
-    by_place = np.argsort(place, kind="stable")
+    by_index = np.argsort(index, kind="stable")
     starts = np.concatenate([[0], np.cumsum(unknown_count)])
-    frontier = np.flatnonzero(unknown_count[place] == 1)
+    frontier = np.flatnonzero(unknown_count[index] == 1)
     while len(frontier):
         fresh = np.unique(
-            np.minimum(frontier, np.where(unknown_count[place[mirror[frontier]]] == 1, mirror[frontier], frontier))
+            np.minimum(frontier, np.where(unknown_count[index[mirror[frontier]]] == 1, mirror[frontier], frontier))
         )
-        source[fresh] = place[fresh]
+        source[fresh] = index[fresh]
         # subtract known entries from their sums
-        counts = starts[place[fresh] + 1] - starts[place[fresh]]
+        counts = starts[index[fresh] + 1] - starts[index[fresh]]
         to = np.repeat(fresh, counts)
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        subtracted = by_place[np.repeat(starts[place[fresh]], counts) + within]
+        subtracted = by_index[np.repeat(starts[index[fresh]], counts) + within]
         other = subtracted != to
         twins = mirror[fresh]
         levels.append((np.stack([to[other], subtracted[other]]), fresh))
         found = np.unique(np.concatenate([fresh, twins]))
         known[found] = True
-        source[twins] = place[fresh]
-        np.subtract.at(unknown_count, place[found], 1)
-        touched = np.unique(place[found])
+        source[twins] = index[fresh]
+        np.subtract.at(unknown_count, index[found], 1)
+        touched = np.unique(index[found])
         counts = starts[touched + 1] - starts[touched]
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        near = by_place[np.repeat(starts[touched], counts) + within]
-        frontier = near[(~known[near]) & (unknown_count[place[near]] == 1)]
+        near = by_index[np.repeat(starts[touched], counts) + within]
+        frontier = near[(~known[near]) & (unknown_count[index[near]] == 1)]
     if not known.all():
         at = int(np.flatnonzero(~known)[0])
         raise UserError(f"these colours leave a two-coloured cycle through entry ({i[at]}, {j[at]}), so it cannot be recovered")

@@ -107,8 +107,8 @@ def check_data(x0: Tensor, levels: int | None) -> None:
     if not x0.isfinite().all():
         raise UserError("the data contain NaN or infinity, which have no likelihood; remove those first")
     if levels is not None:
-        place = (x0 + 1) * (levels - 1) / 2
-        if (place - place.round()).abs().max() > 1e-2 or place.min() < -0.5 or place.max() > levels - 0.5:
+        level = (x0 + 1) * (levels - 1) / 2
+        if (level - level.round()).abs().max() > 1e-2 or level.min() < -0.5 or level.max() > levels - 0.5:
             raise UserError(f"the data are not {levels} evenly spaced levels of [-1, 1], so bits/dim are not defined")
 
 
@@ -199,7 +199,7 @@ def continuous_bound(
     start = max(min(start, float(schedule.invert(MIN_LOG_SNR))), end)
     low, high = (-math.log(straight(schedule, t)[0]) for t in (start, end))
     offset = noise.uniform(1)[0][:, 0].cpu().double()
-    terms, places = [], []
+    terms, log_snrs = [], []
     for k in range(draws):
         w = torch.exp(-(low + (high - low) * (k + offset) / draws))
         t = straight_time(schedule, w)
@@ -207,12 +207,12 @@ def continuous_bound(
         truth = Pair(x0, noise.like(x0))
         squared = summed((denoiser(truth.mix(alpha, sigma), t, cond).eps - truth.eps).square())
         terms.append(squared * ((high - low) / draws / (1 - w)).to(squared))
-        places.append(torch.as_tensor(schedule.log_snr(t)))
+        log_snrs.append(torch.as_tensor(schedule.log_snr(t)))
     return Bound(
         prior_kl(schedule, x0, start),
         torch.stack(terms, 1),
         reconstruction_nll(denoiser, Pair(x0, noise.like(x0)), end, cond, levels),
-        torch.stack(places, 1),
+        torch.stack(log_snrs, 1),
         x0[0].numel(),
     )
 

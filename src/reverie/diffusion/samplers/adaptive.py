@@ -9,7 +9,7 @@ from torch import Tensor
 
 from reverie.base.scalar import expand
 
-Slope = Callable[[Tensor, Tensor], Tensor]  # of x, (B, ...), at places (B,) float64 on the CPU
+Slope = Callable[[Tensor, Tensor], Tensor]  # of x, (B, ...), at positions (B,) float64 on the CPU
 
 # Dormand and Prince, "A family of embedded Runge-Kutta formulae" (1980): the last row is also the fifth-order solution.
 ROWS = (
@@ -46,24 +46,24 @@ def integrate(
     stride: Tensor | None = None,
     size: Callable[[Tensor, Tensor, Tensor], Tensor] = mean_size,
 ) -> tuple[Tensor, Tensor]:
-    """Integrate dx/dplace = slope(x, place) from start to end; return x and the length of the next step.
+    """Integrate dx/du = slope(x, u) from start to end; return x and the length of the next step.
 
     A step is accepted if size(error, x, ahead) is within the tolerance.  Each batch element has its own steps, so that it does
     not depend on its batch.  first: the slope at the start; stride: initial step lengths, (B,), positive.
     """
     direction = 1.0 if end > start else -1.0
     whole = abs(end - start)
-    place = torch.full((len(x),), start, dtype=torch.float64)
-    stride = stride if stride is not None else torch.full_like(place, whole * FIRST_SHARE)
-    while (left := (end - place) * direction).max() > 0:
+    position = torch.full((len(x),), start, dtype=torch.float64)
+    stride = stride if stride is not None else torch.full_like(position, whole * FIRST_SHARE)
+    while (left := (end - position) * direction).max() > 0:
         taken = torch.minimum(stride, left)
-        ahead, next_slope, error = _try(slope, x, place, taken * direction, first)
+        ahead, next_slope, error = _try(slope, x, position, taken * direction, first)
         ratio = (size(error, x, ahead).double().cpu() / tolerance).nan_to_num(nan=torch.inf)
         going = left > 0
         accepted = (ratio <= 1) & going
         keep = accepted.to(x.device).reshape(-1, *[1] * (x.ndim - 1))
         x, first = torch.where(keep, ahead, x), torch.where(keep, next_slope, first)
-        place = torch.where(accepted, torch.where(taken == left, end, place + direction * taken), place)
+        position = torch.where(accepted, torch.where(taken == left, end, position + direction * taken), position)
         factor = (0.9 * ratio.clamp(min=1e-12) ** -0.2).clamp(0.2, 5.0)
         # keep the longer step size if the end of the interval shortened the last step
         cut = accepted & (taken < stride)
@@ -73,12 +73,12 @@ def integrate(
     return x, stride
 
 
-def _try(slope: Slope, x: Tensor, place: Tensor, taken: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _try(slope: Slope, x: Tensor, position: Tensor, taken: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Try steps of the given signed lengths: return the ends, the slopes there, and the estimated errors."""
     slopes = [first]
     for c, row in zip(STAGE_TIMES, ROWS, strict=True):
         ahead = x + expand(taken, x) * _weighted(row, slopes)
-        slopes.append(slope(ahead, place + c * taken))
+        slopes.append(slope(ahead, position + c * taken))
     return ahead, slopes[-1], expand(taken, x) * _weighted(ERRORS, slopes)
 
 

@@ -25,7 +25,7 @@ from reverie.diffusion.denoiser import Denoiser
 from reverie.diffusion.samplers.loop import Frame, Sampler
 from reverie.diffusion.schedule import Schedule
 
-Past = list[tuple[float, Tensor]]  # (place, estimate) of earlier frames, the latest first
+Past = list[tuple[float, Tensor]]  # (position, estimate) of earlier frames, the latest first
 
 # The maximum ratio of consecutive step lengths for linear and for quadratic extrapolation.  Longer steps, such as the last of
 # few
@@ -39,14 +39,14 @@ def half_log_snr(schedule: Schedule, t: float) -> float:
     return -math.inf if schedule.is_pure_noise(t) else float(schedule.log_snr(t)) / 2
 
 
-def remember(place: float, estimate: Tensor, past: Past, length: int) -> Past:
+def remember(position: float, estimate: Tensor, past: Past, length: int) -> Past:
     """Prepend the newest estimate and keep as many as are needed, without infinite l."""
-    return [(p, e) for p, e in [(place, estimate), *past][:length] if math.isfinite(p)]
+    return [(p, e) for p, e in [(position, estimate), *past][:length] if math.isfinite(p)]
 
 
-def within_reach(place: float, h: float, past: Past) -> Past:
+def within_reach(position: float, h: float, past: Past) -> Past:
     """Return the earlier estimates that the polynomial of a step of length h interpolates."""
-    return past[: sum(h <= most * (place - past[0][0]) for most in GROWTH)] if past else past
+    return past[: sum(h <= most * (position - past[0][0]) for most in GROWTH)] if past else past
 
 
 def trapezoid(denoise: Denoiser, now: Frame, s: float) -> Tensor:
@@ -96,19 +96,19 @@ class DPM2M(Sampler):
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
         """Return x at time s and the estimates to keep."""
-        go, place, past = (
+        go, position, past = (
             exponential_step(denoise.schedule, now.t, s, self.eta),
             half_log_snr(denoise.schedule, now.t),
             memory or [],
         )
         x = combine(go.keep, now.x, go.gain, now.x0)
-        if near := within_reach(place, go.h, past):
+        if near := within_reach(position, go.h, past):
             before, x0_before = near[0]
-            lead = go.gain * go.h / (2 * (place - before))
+            lead = go.gain * go.h / (2 * (position - before))
             x = x.add_(now.x0, alpha=lead).sub_(x0_before, alpha=lead)
         if self.eta:
             x = x.add_(noise.like(x), alpha=go.noise_std)
-        return x, remember(place, now.x0, past, 1)
+        return x, remember(position, now.x0, past, 1)
 
 
 class DPMSDE(DPM2M):
@@ -140,14 +140,14 @@ class DPM3M(Sampler):
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
         """Return x at time s and the estimates to keep."""
-        place, past = half_log_snr(denoise.schedule, now.t), memory or []
-        kept = remember(place, now.x0, past, 2)
+        position, past = half_log_snr(denoise.schedule, now.t), memory or []
+        kept = remember(position, now.x0, past, 2)
         if memory is None:
             return trapezoid(denoise, now, s), kept
         go = exponential_step(denoise.schedule, now.t, s)
         x = combine(go.keep, now.x, go.gain, now.x0)
-        if near := within_reach(place, go.h, past):
-            slope, bend = _derivatives(place, now.x0, near)
+        if near := within_reach(position, go.h, past):
+            slope, bend = _derivatives(position, now.x0, near)
             m1 = go.h + math.expm1(-go.h)
             x = x.add_(slope, alpha=go.alpha * m1)
             if bend is not None:
@@ -155,9 +155,9 @@ class DPM3M(Sampler):
         return x, kept
 
 
-def _derivatives(place: float, estimate: Tensor, past: Past) -> tuple[Tensor, Tensor | None]:
-    """Return the slope and half the second derivative, at `place`, of the polynomial through up to three estimates."""
-    d1 = place - past[0][0]
+def _derivatives(position: float, estimate: Tensor, past: Past) -> tuple[Tensor, Tensor | None]:
+    """Return the slope and half the second derivative, at `position`, of the polynomial through up to three estimates."""
+    d1 = position - past[0][0]
     first = (estimate - past[0][1]) / d1
     if len(past) == 1:
         return first, None
@@ -190,8 +190,8 @@ class UniPC(Sampler):
 
     def _move(self, schedule: Schedule, t: float, s: float, x: Tensor, x0: Tensor, past: Past, ahead: Tensor | None) -> Tensor:
         """Go from t to s by the estimates at t and before, and for a correction the one at s as well."""
-        go, place = exponential_step(schedule, t, s), half_log_snr(schedule, t)
-        others = [((p - place) / go.h, e) for p, e in within_reach(place, go.h, past)]
+        go, position = exponential_step(schedule, t, s), half_log_snr(schedule, t)
+        others = [((p - position) / go.h, e) for p, e in within_reach(position, go.h, past)]
         others += [(1.0, ahead)] if ahead is not None else []
         x = combine(go.keep, x, go.gain, x0)
         for (r, estimate), weight in zip(others, _weights(go.h, [r for r, _ in others]), strict=True):
@@ -200,19 +200,19 @@ class UniPC(Sampler):
         return x
 
 
-def _weights(h: float, places: list[float]) -> list[float]:
+def _weights(h: float, positions: list[float]) -> list[float]:
     """Return UniPC's weights a_k of (x0_k - x0) / r_k for K estimates at l_t + r_k h.
 
     sum_k a_k r_k^(n - 1) = m_n / m_0 for n = 1 .. K, where m_n is the integral of e^(l - l_s) ((l - l_t) / h)^n over the
     step and by parts m_n = 1 - n m_{n-1} / h: powers of l are then integrated exactly.  A single weight is 1/2 instead,
     which is as good and holds for an infinite h.
     """
-    if len(places) <= 1:
-        return [0.5] * len(places)
+    if len(positions) <= 1:
+        return [0.5] * len(positions)
     moments = [-math.expm1(-h)]
-    for n in range(1, len(places) + 1):
+    for n in range(1, len(positions) + 1):
         moments.append(1 - n * moments[-1] / h)
-    system = np.vander(places, increasing=True).T
+    system = np.vander(positions, increasing=True).T
     return [float(a) for a in np.linalg.solve(system, np.array(moments[1:]) / moments[0])]
 
 
@@ -237,14 +237,14 @@ class AdamsBashforth(Sampler):
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
         """Return x at time s and the estimates to remember."""
         (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
-        place, past = math.inf if denoise.schedule.is_pure_noise(now.t) else float(sigma_t / alpha_t), memory or []
-        kept = remember(place, now.pair.eps, past, self.terms - 1)
+        position, past = math.inf if denoise.schedule.is_pure_noise(now.t) else float(sigma_t / alpha_t), memory or []
+        kept = remember(position, now.pair.eps, past, self.terms - 1)
         if memory is None and self.terms == 3:
             return trapezoid(denoise, now, s), kept
         x = now.pair.mix(alpha_s, sigma_s)
         if past:
-            estimates = [(place, now.pair.eps), *past]
-            gains = lagrange_integrals([p for p, _ in estimates], place, float(sigma_s / alpha_s))
+            estimates = [(position, now.pair.eps), *past]
+            gains = lagrange_integrals([p for p, _ in estimates], position, float(sigma_s / alpha_s))
             for (_, eps), gain in zip(estimates[1:], gains[1:], strict=True):
                 share = float(alpha_s) * gain  # the weights sum to u_s - u_t, which the DDIM step has given to eps
                 x = x.add_(eps, alpha=share).sub_(now.pair.eps, alpha=share)

@@ -34,8 +34,8 @@ def beam_search(following: Next, beams: int, limit: int) -> list[Candidate]:
     sums, ended = torch.zeros(1, dtype=torch.float64), list[Candidate]()
     for _ in range(limit):
         total = sums[:, None] + y.double().cpu()
-        best, place = total.flatten().topk(min(beams - len(ended), total.numel()))
-        rows, tokens = place // total.shape[1], place % total.shape[1]
+        best, index = total.flatten().topk(min(beams - len(ended), total.numel()))
+        rows, tokens = index // total.shape[1], index % total.shape[1]
         on = tokens != END
         ended += [Candidate(written[int(row)], float(value)) for row, value in zip(rows[~on], best[~on], strict=True)]
         rows, tokens, sums = rows[on], tokens[on], best[on]
