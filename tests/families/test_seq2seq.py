@@ -210,7 +210,7 @@ def test_what_other_families_and_formats_cannot_do_is_refused(run: Run, tmp_path
         reverie.train("reversal", tmp_path / "other", family="seq2seq:attention=dott", points=50, steps=1)
     assert not (tmp_path / "other").exists()
     code, _, err = command("gallery", "attention", run.path, "--out", tmp_path / "a.png")
-    assert code == 2 and "transformers of text" in err
+    assert code == 2 and "transformer-seq2seq on pairs" in err
 
 
 GOING_ON = ["seq2seq:dim=8,dropout=0.2", pytest.param("transformer-seq2seq:dim=8,dropout=0.2", marks=pytest.mark.slow)]
