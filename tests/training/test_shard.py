@@ -162,8 +162,8 @@ def test_ctrl_c_keeps_the_whole_state(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "give --processes 2"),
-        ({"processes": 2, "exact": True}, "--exact adds whole gradients"),
+        ({}, "--processes 2"),
+        ({"processes": 2, "exact": True}, "--exact .*--shard"),
         ({"processes": 2, "micro_batches": 3}, "2 processes"),
     ],
 )
