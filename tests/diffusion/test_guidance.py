@@ -244,7 +244,7 @@ def test_every_sampler_under_every_wrapper_is_finite_on_a_small_model(name: str)
 
 def test_labels_names_and_compositions() -> None:
     names = ("6", "8", "cat, black", "a:1")
-    assert read_label("8", names).labels == (1,)
+    assert read_label("8", names).labels == read_label(8, names).labels == (1,)  # a class number from Python
     assert read_label("a:1", names).weights == (1.0,)  # a name is a name
     odd = read_label("x:1,y:2,z:-1", ("all", "x:1,y", "z"))
     assert odd.labels == (1, 2) and odd.weights == (2.0, -1.0)  # names may hold colons and commas
