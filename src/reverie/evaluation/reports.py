@@ -164,6 +164,7 @@ def of_label(data: Dataset, label: str | None) -> Dataset:
 
 def _parts(splits: tuple[Dataset, Dataset], label: str | None) -> tuple[Dataset, Dataset]:
     """Return the training and held-out data of one label, or all data; refuse empty sets."""
+    label = None if label is None else str(label)
     train, held = (of_label(part, label) for part in splits)
     of = f" of the label {label!r}" if label in train.label_names else ""
     for what, part in (("training", train), ("held-out", held)):

@@ -25,8 +25,7 @@ class Composition:
 
 def read_label(label: str | int, names: Sequence[str]) -> Composition:
     """Parse a label or a weighted sum; a label of the run is always itself, whatever characters it has."""
-    if not isinstance(label, str):
-        label = str(label)
+    label = str(label)
     if label in names:
         return Composition((names.index(label),), (1.0,))
     parts, rest = [], label

@@ -27,7 +27,7 @@ class Options(TypedDict, total=False):
     the beam search.
     """
 
-    label: str | int | None
+    label: str | None
     prompt: str | None
     negative_prompt: str | None
     condition: str | Mapping[str, float] | None
