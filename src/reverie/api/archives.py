@@ -21,8 +21,8 @@ def compress(
 ) -> Compressed:  # fmt: skip
     """Compress images into one file without loss: `reverie.compress("runs/digits", "pictures/", "pictures.rvi")`.
 
-    images: a folder, a file, a data set name or data in memory, of the run's size and channels; steps: of the diffusion chain,
-    where more steps give a smaller file and take longer; seed: of the noise along the chain; device: one that computes the same
+    images: a folder, a file, a data set name or data in memory, of the run's size and channels; steps: of the diffusion chain
+    (more give a smaller file and take longer); seed: of the noise along the chain; device: one that computes the same
     bits every time and is also available to `decompress`.  The result prints its size in bits/dim.
     """
     from reverie.compression.archive import STEPS
@@ -45,7 +45,7 @@ def decompress(
     """Return the images of a compressed file bit for bit: `reverie.decompress("runs/digits", "pictures.rvi", "pictures/")`.
 
     out: also write them, to a folder of PNG files under their names, a sheet X.png, or X.npy; overwrite: replace the labels
-    file beside the array.
+    file next to the array.
     """
     from reverie.compression.archive import decompress as read
 

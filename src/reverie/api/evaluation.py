@@ -33,9 +33,9 @@ def evaluate(
     """Compare n samples of a run with its data: `reverie.evaluate("runs/spiral")["sliced_wasserstein"]`.
 
     n: 2,048, or 512 if quick.  seconds: time limit, by default 60 if quick and none otherwise; the result names the metrics
-    that did not fit.  features: map of images in which distances are taken: auto, classifier, general, pixels, or a function
+    that did not fit.  features: image features for distances: auto, classifier, general, pixels, or a function
     from images (B, C, H, W) in [0, 1] to (B, D).  data: the present path of the run's data, if they were moved, or the data
-    themselves.  processes: that share sampling and features on this machine.  out: write a report, as `.save("report.html")`
+    themselves.  processes: number of local processes that share the work.  out: write a report, as `.save("report.html")`
     of the result does.  progress: show bars, by default on a terminal and in notebooks if on_progress is not given.
 
     Interrupted, it raises `EvaluationStopped`, which holds the metrics so far, and writes their report.
@@ -53,7 +53,7 @@ def evaluate(
     deadline = Deadline(QUICK_SECONDS if quick and seconds is None else math.inf if seconds is None else seconds)
     try:
         with distributed_run(run, processes) as run, screen.reading() as bars:
-            found = evaluate_run(
+            evaluation = evaluate_run(
                 run, n, quick=quick, features=features, data=data, data_dir=data_dir, notify=notify or screen.notify,
                 on_progress=on_progress or bars, options=options, deadline=deadline,
             )  # fmt: skip
@@ -62,8 +62,8 @@ def evaluate(
             stopped.evaluation.save(out)
         raise
     if out is not None:
-        found.save(out)
-    return found
+        evaluation.save(out)
+    return evaluation
 
 
 @renamed_options
@@ -86,10 +86,10 @@ def compare_families(
 
         check_report(out)
     seed, device = options.pop("seed", 0), options.pop("device", "auto")
-    found = train_and_compare(
+    comparison = train_and_compare(
         data, families, runs, n=n, quick=quick, seed=seed, device=device, features=features,
         screen=screen or progress_screen(progress), options=options,
     )  # fmt: skip
     if out is not None:
-        found.save(out)
-    return found
+        comparison.save(out)
+    return comparison

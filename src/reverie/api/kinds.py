@@ -66,7 +66,7 @@ KINDS: dict[str, tuple[NameEntry | NameTable, ...]] = {
     "checks": (NameTable("training.checks", "CHECKS"),),
 }  # fmt: skip
 
-# The chapter that describes the entries of a kind that no paper does.
+# Kind of name -> chapter about its entries without a paper.
 CHAPTERS = {
     "data": "quickstart.md", "families": "families.md", "schedules": "forward.md", "targets": "networks.md",
     "losses": "training.md", "weights": "training.md", "times": "training.md", "tokenizers": "text.md",
@@ -89,28 +89,28 @@ def names_of(kind: str) -> list[str]:
 
 def entries(kind: str) -> list[NameEntry]:
     """Return the names of one kind with description, source, and options with their defaults."""
-    found: list[NameEntry] = []
+    result: list[NameEntry] = []
     for part in pick(KINDS, kind, "kind of name"):
         if isinstance(part, NameEntry):
-            found.append(_with_source(kind, part))
+            result.append(_with_source(kind, part))
         else:
-            found += [_entry(kind, name, thing) for name, thing in part.load().items()]
-    return found
+            result += [_entry(kind, name, component) for name, component in part.load().items()]
+    return result
 
 
-def _entry(kind: str, name: str, thing: Any) -> NameEntry:
+def _entry(kind: str, name: str, component: Any) -> NameEntry:
     from reverie.families.diffusion.family import DATA_OPTIONS
     from reverie.nets import NETWORKS
 
     if kind == "families":
-        fields = {key: thing.settings.model_fields[key] for key in thing.option_names}
+        fields = {key: component.settings.model_fields[key] for key in component.option_names}
         planned = any(field.is_required() for field in fields.values())  # then a plan for the data chooses all of them
-        entry = NameEntry(name, thing.summary, {key: None if planned else field.default for key, field in fields.items()})
+        entry = NameEntry(name, component.summary, {key: None if planned else field.default for key, field in fields.items()})
     else:
-        entry = describe_entry(name, thing, DATA_OPTIONS if kind == "networks" else ())
+        entry = describe_entry(name, component, DATA_OPTIONS if kind == "networks" else ())
     entry = _with_source(kind, entry)
-    if isinstance(thing, Mapping) and kind == "networks":  # a preset of another network
-        return replace(entry, source=_entry(kind, thing["name"], NETWORKS[thing["name"]]).source)
+    if isinstance(component, Mapping) and kind == "networks":  # a preset of another network
+        return replace(entry, source=_entry(kind, component["name"], NETWORKS[component["name"]]).source)
     return entry
 
 
@@ -124,5 +124,5 @@ def families_by_kind() -> dict[str, list[str]]:
     from reverie.data.kind import KINDS as DATA
     from reverie.families import FAMILIES
 
-    able = {kind: [name for name, family in FAMILIES.items() if kind in family.kinds] for kind in DATA}
-    return {kind: sorted(names, key=lambda name: kind not in FAMILIES[name].default_for) for kind, names in able.items()}
+    supporting = {kind: [name for name, family in FAMILIES.items() if kind in family.kinds] for kind in DATA}
+    return {kind: sorted(names, key=lambda name: kind not in FAMILIES[name].default_for) for kind, names in supporting.items()}

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def serve_if_worker(device: str = "auto") -> bool:
     """Return whether this process is a worker; if so, serve the leader until it ends."""
-    with no_collection():  # torch is loaded by it
+    with no_collection():  # because this imports torch
         from reverie.base.team import rank
 
     if not rank():
@@ -34,7 +34,7 @@ def serve_if_worker(device: str = "auto") -> bool:
     def sample(team: Team) -> Handler:
         from reverie.runs.distributed import SamplingWorker
 
-        return SamplingWorker(team, lambda path, changes: _changed(path, str(torch_device), changes))
+        return SamplingWorker(team, lambda path, changes: _load_changed(path, str(torch_device), changes))
 
     def evaluate(team: Team) -> Handler:
         from reverie.evaluation.shared_features import FeatureWorker
@@ -45,20 +45,20 @@ def serve_if_worker(device: str = "auto") -> bool:
     return True
 
 
-def _changed(path: Path, device: str, changes: Sequence[str]) -> Run:
+def _load_changed(path: Path, device: str, changes: Sequence[str]) -> Run:
     """Load a run and apply the changes that the leader applied to it."""
     from reverie.runs.run import load
 
     run = load(path, device)
-    for kind, _, what in (change.partition(" ") for change in changes):
+    for kind, _, argument in (change.partition(" ") for change in changes):
         if kind == "adapter":
             from reverie.runs.adapters import with_adapters
 
-            run = with_adapters(run, (what,))
+            run = with_adapters(run, (argument,))
         else:
             from reverie.exchange.backend import with_backend
 
-            run = with_backend(run, what)
+            run = with_backend(run, argument)
     return run
 
 

@@ -28,8 +28,8 @@ def sample_to(
     """Write n samples to a file or folder and return the files: `reverie.api.sample_to("runs/spiral", 10**6, "points.npy")`.
 
     Arrays and folders are written batch by batch, with one batch of each process in memory.  overwrite: replace samples in
-    the folder, or the labels file beside the array; without it an image folder that an equal call started is resumed.
-    processes: that share the work on this machine.
+    the folder, or the labels file next to the array; without it an image folder that an equal call started is resumed.
+    processes: number of local processes that share the work.
     """
     from reverie.base.files import check_folder
     from reverie.runs.destinations import check_capacity, check_kind, check_output, is_film, is_folder, is_streamed
@@ -65,8 +65,8 @@ def sample(
     """Return n samples of a run: `reverie.sample("runs/spiral", 2000).save("points.npy")`.
 
     first: index of the first sample, so that `reverie.sample(run, 1, first=k)` is sample k of the seed alone; out, overwrite:
-    as in `.save(out, overwrite)`; film: keep the frames of the trajectory, for .gif and .mp4; processes: that share the work
-    on this machine.
+    as in `.save(out, overwrite)`; film: keep the frames of the trajectory, for .gif and .mp4; processes: number
+    of local processes that share the work.
     """
     from reverie.runs.destinations import check_capacity, check_kind, check_output, is_film
     from reverie.runs.distributed import distributed_run
@@ -79,10 +79,10 @@ def sample(
             check_capacity(out, n, run.config.data.shape)
         film = film or is_film(out)
     with distributed_run(run, processes) as shared:
-        made = shared.sample(n, first, film=film, on_progress=on_progress, **options)
+        samples = shared.sample(n, first, film=film, on_progress=on_progress, **options)
     if out is not None:
-        made.save(out, overwrite)
-    return made
+        samples.save(out, overwrite)
+    return samples
 
 
 @renamed_options

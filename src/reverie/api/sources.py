@@ -1,4 +1,4 @@
-"""Where the named components come from: the papers behind the arXiv numbers in their docstrings."""
+"""Sources of named components: authors and year of each arXiv number in their docstrings."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ GROUP = re.compile(r"\s*\(((?=[^()]*(?:arXiv:\d|[A-Z][\w-]+ (?:et al\. )?(?:19|2
 def cite(reference: str) -> str:
     """Return a reference with the authors of every arXiv number in it."""
     reference = f"arXiv:{reference}" if reference in PAPERS else reference
-    return ARXIV.sub(lambda found: f"{PAPERS[found[1]]}, {found[0]}" if found[1] in PAPERS else found[0], reference)
+    return ARXIV.sub(lambda match: f"{PAPERS[match[1]]}, {match[0]}" if match[1] in PAPERS else match[0], reference)
 
 
 def split_source(text: str) -> tuple[str, str | None]:
     """Return a description without its reference in parentheses, and the reference with authors; None if it has none."""
-    found = GROUP.search(text)
-    if found is None:
+    citation = GROUP.search(text)
+    if citation is None:
         numbers = ARXIV.search(text)
         return text, cite(numbers[0]) if numbers else None
-    return text[: found.start()] + text[found.end() :], cite(found[1])
+    return text[: citation.start()] + text[citation.end() :], cite(citation[1])

@@ -35,7 +35,7 @@ def train(
 
     data: a name, a path, or data in memory: an array or tensor of points (N, D) or of images, a pair (x, labels), a list of
     PIL images, a table, or a data set of torch or Hugging Face: `reverie.train((images, labels), minutes=10)`.
-    resume: an interrupted run to continue, `reverie.train(resume="runs/spiral")`; data is then where its data are now.
+    resume: an interrupted run to continue, `reverie.train(resume="runs/spiral")`; data is then the present path of its data.
     start_from: a run whose weights initialize the new one, `reverie.train("cats", start_from="runs/animals")`.
     progress: show a bar and the verdict, by default on a terminal and in notebooks; on_step: called with each report.
     """
@@ -108,7 +108,7 @@ def distil(
     """Distil a run into a student that samples in 1, 2 or 4 evaluations: `reverie.distil("runs/digits", "runs/fast")`.
 
     The student is a run; `reverie.train(resume=...)` continues an interrupted one.  minutes: 5 if no length is given; guidance:
-    scale of the teacher, which the student learns; data, data_dir: where the run's data are now; options: further fields of
+    scale of the teacher, which the student learns; data, data_dir: present path of the run's data; options: further fields of
     TrainingConfig, such as batch and learning_rate.
     """
     from reverie.training.distil import prepare_distillation
@@ -130,7 +130,7 @@ def train_classifier(
 ) -> dict[str, float]:  # fmt: skip
     """Train a noise-aware classifier and return its accuracy by time: `reverie.train_classifier("runs/digits", minutes=1)`.
 
-    The run folder stores it for `classifier_guidance`.  data, data_dir: where the run's data are now, or the data themselves;
+    The run folder stores it for `classifier_guidance`.  data, data_dir: present path of the run's data, or the data themselves;
     progress, on_step: as in `train`.
     """
     from reverie.steering.entry_points import begin_classifier

@@ -97,8 +97,8 @@ class Dual:
     @property
     def shape(self) -> torch.Size:
         """The shape of the value."""
-        found: torch.Size = _primal(self).shape
-        return found
+        shape: torch.Size = _primal(self).shape
+        return shape
 
     def __radd__(self, other: Number) -> Dual:
         return self + other
@@ -142,8 +142,8 @@ def _expand_tangent(tangent: Tensor | Dual, shape: torch.Size) -> Tensor | Dual:
     try:
         return tangent.expand(shape)
     except RuntimeError:
-        found = tuple(tangent.shape)
-        raise UserError(f"a tangent of shape {found} cannot be broadcast to a value of shape {tuple(shape)}") from None
+        actual = tuple(tangent.shape)
+        raise UserError(f"a tangent of shape {actual} cannot be broadcast to a value of shape {tuple(shape)}") from None
 
 
 def _decrement(power: Any) -> Any:
@@ -188,8 +188,8 @@ def _where(condition: Tensor, a: Number, b: Number) -> Any:
     if not level:
         return torch.where(condition, left, right)  # type: ignore[arg-type]
     (a0, a1), (b0, b1) = _parts(left, level), _parts(right, level)
-    nothing = torch.zeros((), dtype=_primal(left).dtype, device=_primal(left).device)
-    tangent = _where(condition, nothing if a1 is None else a1, nothing if b1 is None else b1)
+    zero = torch.zeros((), dtype=_primal(left).dtype, device=_primal(left).device)
+    tangent = _where(condition, zero if a1 is None else a1, zero if b1 is None else b1)
     return Dual(_where(condition, a0, b0), tangent, level)
 
 
@@ -301,10 +301,10 @@ def second_derivative(f: Callable[[Any], Any], x: Tensor, v: Tensor, w: Tensor) 
     x, v, w: (n,) or any one shape.
     """
     inner, outer = next(_levels), next(_levels)
-    found = f(Dual(Dual(x, w, inner), Dual(v, torch.zeros_like(x), inner), outer))
+    result = f(Dual(Dual(x, w, inner), Dual(v, torch.zeros_like(x), inner), outer))
 
-    def as_dual(part: Any) -> Dual:  # constants have lost their zero tangents
+    def as_dual(part: Any) -> Dual:  # restores the zero tangent of a constant
         return part if isinstance(part, Dual) else Dual(part, torch.zeros_like(part), inner)
 
-    value, tangent = _parts(_as_number(found), outer)
+    value, tangent = _parts(_as_number(result), outer)
     return Dual(as_dual(value), as_dual(torch.zeros_like(_primal(value)) if tangent is None else tangent), outer)

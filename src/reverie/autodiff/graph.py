@@ -22,7 +22,7 @@ ALIASING_OPS = ("view", "_unsafe_view", "alias", "clone", "expand", "unsqueeze",
 class Node:
     """One value of a computation: s = op(inputs).
 
-    inputs: the nodes it is made from; locals: d value / d input for each of them, (*value.shape, *input.shape); apply: the
+    inputs: indices of the input nodes; locals: d value / d input for each of them, (*value.shape, *input.shape); apply: the
     operation as a function of its inputs.
     """
 
@@ -49,44 +49,43 @@ class Graph:
 
     def tangents(self, v: Tensors) -> tuple[Tensor, ...]:
         """Propagate tangents forward: t = sum of local derivatives times tangents of the inputs.  v: same structure as x."""
-        found = list(as_tuple(v, "v"))
+        tangents = list(as_tuple(v, "v"))
         for node in self.nodes[self.inputs :]:
-            parts = [_contract(local, found[k]) for k, local in zip(node.inputs, node.locals, strict=True)]
-            found.append(torch.stack(parts).sum(0))
-        return tuple(found)
+            parts = [_contract(local, tangents[k]) for k, local in zip(node.inputs, node.locals, strict=True)]
+            tangents.append(torch.stack(parts).sum(0))
+        return tuple(tangents)
 
     def adjoints(self, u: Tensor | None = None) -> tuple[Tensor, ...]:
         """Propagate adjoints backward: every node adds its adjoint times the local derivative to the adjoints of its inputs.
 
         u: same shape as the output, default ones.
         """
-        found = [torch.zeros_like(node.value) for node in self.nodes]
+        adjoints = [torch.zeros_like(node.value) for node in self.nodes]
         end = self.nodes[self.output].value
-        found[self.output] = torch.ones_like(end) if u is None else u
+        adjoints[self.output] = torch.ones_like(end) if u is None else u
         for index in range(len(self.nodes) - 1, self.inputs - 1, -1):
             node = self.nodes[index]
             for k, local in zip(node.inputs, node.locals, strict=True):
-                found[k] = found[k] + torch.tensordot(found[index], local, dims=node.value.ndim)
-        return tuple(found)
+                adjoints[k] = adjoints[k] + torch.tensordot(adjoints[index], local, dims=node.value.ndim)
+        return tuple(adjoints)
 
     def second_adjoints(self, v: Tensors) -> tuple[Tensor, ...]:
         """Propagate second-order adjoints backward, the derivatives of the adjoints along v; those of the inputs are H v.
 
         With tangents t and adjoints r every node adds r' J + r (dJ/ds t) to those of its inputs, from r' = 0 at the output.
-        The three combinations with a reverse sweep come down to this recurrence: forward on reverse pairs (r | r') as dual
         All three combinations that include a reverse sweep reduce to this recurrence.  v: same structure as x.
         """
         tangents, adjoints = self.tangents(v), self.adjoints()
-        found = [torch.zeros_like(node.value) for node in self.nodes]
+        result = [torch.zeros_like(node.value) for node in self.nodes]
         for index in range(len(self.nodes) - 1, self.inputs - 1, -1):
             node = self.nodes[index]
             at, along = (tuple(of[k] for k in node.inputs) for of in ([n.value for n in self.nodes], tangents))
             assert node.apply is not None
             second_derivatives = jvp(_local_derivatives(node.apply, len(at)), at, along)[1]
             for k, local, second in zip(node.inputs, node.locals, second_derivatives, strict=True):
-                first = torch.tensordot(found[index], local, dims=node.value.ndim)
-                found[k] = found[k] + first + torch.tensordot(adjoints[index], second, dims=node.value.ndim)
-        return tuple(found)
+                first = torch.tensordot(result[index], local, dims=node.value.ndim)
+                result[k] = result[k] + first + torch.tensordot(adjoints[index], second, dims=node.value.ndim)
+        return tuple(result)
 
 
 def _local_derivatives(apply: Callable[..., Tensor], count: int) -> Callable[..., Any]:
@@ -110,9 +109,9 @@ class _Recorder(TorchDispatchMode):
         if func._schema.is_mutable:
             raise UserError(f"{func} is an in-place operation, which a graph cannot record; use the out-of-place form")
 
-        def local(*given: Tensor) -> Tensor:
+        def local(*inputs: Tensor) -> Tensor:
             leaves = list(flat)
-            for k, value in zip(used, given, strict=True):
+            for k, value in zip(used, inputs, strict=True):
                 leaves[k] = value
             positional, named = tree_unflatten(leaves, form)
             result: Tensor = func(*positional, **named)

@@ -81,20 +81,22 @@ def _krylov(method: str) -> Callable[..., Callable[[Tensor, bool], Tensor]]:
             solver: Any = linalg.cg if method == "cg" else linalg.gmres
             options = {} if method == "cg" else {"restart": min(len(flat), 100)}
             with np.errstate(all="ignore"):  # the residual shows any failure
-                found, _ = solver(operator, right, rtol=10 * unit, atol=0.0, maxiter=10 * len(flat), **options)
-            residual = float(np.linalg.norm(matvec(found) - right)) / max(float(np.linalg.norm(right)), 1e-300)
+                solution, _ = solver(operator, right, rtol=10 * unit, atol=0.0, maxiter=10 * len(flat), **options)
+            residual = float(np.linalg.norm(matvec(solution) - right)) / max(float(np.linalg.norm(right)), 1e-300)
             if not residual < unit**WARN_AT:
                 fault = "not symmetric positive definite, " if method == "cg" else ""
                 raise UserError(
                     f"{method} did not solve with dF/dw (relative residual {residual:.1e}): it is {fault}singular or"
                     f" ill-conditioned, {NO_DERIVATIVE}; linear='lu' shows which"
                 )
-            return torch.from_numpy(found).to(w)
+            return torch.from_numpy(solution).to(w)
 
         # A structured right-hand side may hide a singular A; a random one does not.
         probe = torch.randn(len(flat), dtype=torch.float64, generator=torch.Generator().manual_seed(0)).to(w)
-        stretched, shrunk = (float(np.linalg.norm(a)) for a in (product(probe), solve_one(probe, False).double().cpu()))
-        _check_condition(float(probe.norm()) ** 2 / max(stretched * shrunk, 1e-300), unit)
+        product_norm, solution_norm = (
+            float(np.linalg.norm(a)) for a in (product(probe), solve_one(probe, False).double().cpu())
+        )
+        _check_condition(float(probe.norm()) ** 2 / max(product_norm * solution_norm, 1e-300), unit)
         return lambda r, adjoint: torch.stack([solve_one(row, adjoint) for row in r])
 
     return prepare
@@ -119,8 +121,8 @@ class System:
     def solver(self, w: Tensor, parameters: tuple[Tensor, ...]) -> Callable[[Tensor, bool], Tensor]:
         """Return the function (r, adjoint) -> A^-1 r or A^-T r for rows r."""
         if self.prepared is None:
-            if (found := self.F(w, *parameters).shape) != w.shape:
-                raise UserError(f"F must return the shape of w, {tuple(w.shape)}, but returns {tuple(found)}")
+            if (shape := self.F(w, *parameters).shape) != w.shape:
+                raise UserError(f"F must return the shape of w, {tuple(w.shape)}, but returns {tuple(shape)}")
             self.prepared = pick(LINEAR_SOLVERS, self.linear, "linear solver")(self, w, parameters)
         return self.prepared
 
@@ -142,13 +144,13 @@ def _matvec(system: System, adjoint: bool, u: Tensor) -> Callable[..., Tensor]:
 
 
 def _apply_solve(*args: Any) -> Tensor:
-    found: Tensor = _Solve.apply(*args)  # type: ignore[no-untyped-call]
-    return found
+    solution: Tensor = _Solve.apply(*args)  # type: ignore[no-untyped-call]
+    return solution
 
 
 def _apply_root(*args: Any) -> Tensor:
-    found: Tensor = _Root.apply(*args)  # type: ignore[no-untyped-call]
-    return found
+    root: Tensor = _Root.apply(*args)  # type: ignore[no-untyped-call]
+    return root
 
 
 def _split(batched: tuple[int | None, ...], values: tuple[Any, ...], count: int) -> list[tuple[Any, ...]]:
@@ -188,7 +190,7 @@ class _Solve(torch.autograd.Function):
         if all(d is None for d in dims[3:]):  # many right-hand sides, one matrix
             return _apply_solve(system, adjoint, r.movedim(dims[2], 0), *values), 0
         members = _split(dims[2:], (r, *values), info.batch_size)
-        return torch.stack([_apply_solve(replace(system, prepared=None), adjoint, *one) for one in members]), 0
+        return torch.stack([_apply_solve(replace(system, prepared=None), adjoint, *member) for member in members]), 0
 
 
 def _push(f: Callable[..., Tensor], x: tuple[Tensor, ...], v: tuple[Tensor | None, ...]) -> Tensor:
@@ -228,7 +230,7 @@ class _Root(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, dims: Any, system: System, *parameters: Tensor) -> tuple[Tensor, int]:
         members = _split(dims[1:], parameters, info.batch_size)
-        return torch.stack([_apply_root(replace(system, prepared=None), *one) for one in members]), 0
+        return torch.stack([_apply_root(replace(system, prepared=None), *member) for member in members]), 0
 
 
 def implicit(F: Callable[..., Tensor], solve: Callable[..., Tensor], linear: str = "lu") -> Callable[..., Tensor]:

@@ -40,14 +40,14 @@ def _check_like(x: Tensors, v: Tensors, what: str) -> tuple[Tensor, ...]:
 
 def jvp(f: Callable[..., Any], x: Tensors, v: Tensors) -> tuple[Any, Any]:
     """Return f(x) and the product J v by forward mode.  v: same structure as x."""
-    found: Any = torch.func.jvp(f, as_tuple(x), _check_like(x, v, "v"))
-    return found[0], found[1]
+    result: Any = torch.func.jvp(f, as_tuple(x), _check_like(x, v, "v"))
+    return result[0], result[1]
 
 
 def vjp(f: Callable[..., Any], x: Tensors, u: Any) -> tuple[Any, Any]:
     """Return f(x) and the product u^T J by reverse mode.  u: same structure as f(x)."""
-    found: Any = torch.func.vjp(f, *as_tuple(x))
-    value, pull = found[0], found[1]
+    result: Any = torch.func.vjp(f, *as_tuple(x))
+    value, pull = result[0], result[1]
     if isinstance(value, Tensor):
         _check_like(value, u, "u")
     product = pull(u)
@@ -55,7 +55,7 @@ def vjp(f: Callable[..., Any], x: Tensors, u: Any) -> tuple[Any, Any]:
 
 
 def chunk_size(f: Callable[..., Any], x: Tensors, memory: int) -> int:
-    """Return how many products fit in `memory` bytes, from the allocations of one evaluation."""
+    """Return the number of products that fit in `memory` bytes, from the allocations of one evaluation."""
     allocated = measure(lambda: f(*as_tuple(x)), rounds=0).allocated_bytes
     return max(1, memory // max(1, 2 * allocated))
 

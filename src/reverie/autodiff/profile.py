@@ -19,8 +19,8 @@ from torch.utils.flop_counter import flop_registry
 class Cost:
     """The cost of a computation.
 
-    flops: floating-point operations: of matrix products and convolutions by formula, of any other operation one for each output
-    number; seconds: the fastest round; memory: bytes alive after each operation, relative to the start; allocated_bytes: the
+    flops: floating-point operations, counted by formula for matrix products and convolutions, and as one per output element
+    otherwise; seconds: the fastest round; memory: bytes alive after each operation, relative to the start; allocated_bytes: the
     sum of all allocations.
     """
 
@@ -56,10 +56,10 @@ class _Meter(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops, self.live, self.allocated = 0, 0, 0
         self.memory: list[int] = []
-        self._known: set[int] = set()
+        self._tracked: set[int] = set()
 
     def _free(self, key: int, size: int) -> None:
-        self._known.discard(key)
+        self._tracked.discard(key)
         self.live -= size
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -76,8 +76,8 @@ class _Meter(TorchDispatchMode):
         for t in new:
             storage = t.untyped_storage()
             key, size = storage._cdata, storage.nbytes()
-            if key not in self._known:
-                self._known.add(key)
+            if key not in self._tracked:
+                self._tracked.add(key)
                 self.live += size
                 self.allocated += size
                 weakref.finalize(storage, self._free, key, size)
@@ -94,17 +94,17 @@ def measure(call: Callable[[], Any], rounds: int = 1) -> Cost:
     with _Meter() as meter:
         result = call()
         del result
-    best = float("inf")
+    fastest = float("inf")
     for _ in range(rounds):
         start = time.perf_counter()
         call()
-        best = min(best, time.perf_counter() - start)
-    return Cost(meter.flops, best, tuple(meter.memory), meter.allocated)
+        fastest = min(fastest, time.perf_counter() - start)
+    return Cost(meter.flops, fastest, tuple(meter.memory), meter.allocated)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """The cost of f, of one product in each mode, and of a whole Jacobian in each."""
+    """The cost of f and of one product in each mode, with the time of a whole Jacobian."""
 
     inputs: int
     outputs: int

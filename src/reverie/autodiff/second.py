@@ -46,8 +46,8 @@ def _forward_on_forward(f: Scalar, x: Tensors, v: Tensors) -> Any:
 
         def entry(unit: Tensor) -> Tensor:
             w = (*zeros[:k], unit.reshape(values[k].shape), *zeros[k + 1 :])
-            found: Tensor = jvp(lambda *at: jvp(f, at, as_tuple(v))[1], values, w)[1]
-            return found
+            curvature: Tensor = jvp(lambda *at: jvp(f, at, as_tuple(v))[1], values, w)[1]
+            return curvature
 
         return vmap(entry)(unit_vectors).reshape(values[k].shape)
 

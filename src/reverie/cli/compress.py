@@ -49,11 +49,11 @@ def compress(
     loaded = api.load(run, device)
     try:
         with screen.reading() as on_progress:
-            made = api.compress(loaded, images, out, steps=steps, data_dir=data_dir, seed=seed, on_progress=on_progress)
+            compressed = api.compress(loaded, images, out, steps=steps, data_dir=data_dir, seed=seed, on_progress=on_progress)
     except KeyboardInterrupt:
         screen.notify(f"interrupted; {out} was not written")
         raise
-    screen.result(made.figures(), str(made))
+    screen.result(compressed.figures(), str(compressed))
 
 
 def decompress(
@@ -72,12 +72,12 @@ def decompress(
     loaded = api.load(run, device)
     try:
         with screen.reading() as on_progress:
-            found = api.decompress(loaded, file, out, overwrite=overwrite, on_progress=on_progress)
+            images = api.decompress(loaded, file, out, overwrite=overwrite, on_progress=on_progress)
     except KeyboardInterrupt:
         screen.notify(f"interrupted; {out} was not written")
         raise
-    values = {"images": len(found), "shape": list(found.x.shape[1:]), "out": out, "names": found.names is not None}
-    screen.result(values, f"wrote {len(found):,} image{'s' * (len(found) != 1)} to {out}")
+    values = {"images": len(images), "shape": list(images.x.shape[1:]), "out": out, "names": images.names is not None}
+    screen.result(values, f"wrote {len(images):,} image{'s' * (len(images) != 1)} to {out}")
 
 
 def register(app: typer.Typer) -> None:

@@ -75,9 +75,7 @@ def evaluate(
     n: CountOption = None,
     out: ReportOption = None,
     quick: Annotated[bool, option("Fewer samples and wider error bars; at most a minute for one run", "--quick")] = False,
-    features: Annotated[
-        str, option("Image features in which distances are taken", "--features", metavar="NAME", kind="features")
-    ] = "auto",
+    features: Annotated[str, option("Image features for distances", "--features", metavar="NAME", kind="features")] = "auto",
     data: MovedDataOption = None,
     data_dir: DataDirOption = None,
     processes: ProcessesOption = 1,
@@ -94,7 +92,7 @@ def evaluate(
         return
     if out is not None:
         api.check_report(out)
-    found, stopped = [], None
+    evaluations, stopped = [], None
     loaded = [api.load(path, device) for path in runs]  # before work starts
     try:
         with api.process_group(processes, device):
@@ -102,14 +100,14 @@ def evaluate(
                 if len(runs) > 1:
                     screen.notify(f"{run.path}:")
                 with screen.reading() as on_progress:
-                    found.append(api.evaluate(
+                    evaluations.append(api.evaluate(
                         run, n, quick=quick, features=features, data=data, data_dir=data_dir, notify=screen.notify,
                         on_progress=on_progress, seconds=None if len(runs) == 1 else math.inf, **options,
                     ))  # fmt: skip
     except api.EvaluationStopped as error:
-        found.append(error.evaluation)
+        evaluations.append(error.evaluation)
         stopped = error
-    result = found[0] if len(found) == 1 else api.compare(found)
+    result = evaluations[0] if len(evaluations) == 1 else api.compare(evaluations)
     figures, text = result.figures(), str(result)
     if out is not None:
         figures["report"] = str(result.save(out))

@@ -68,8 +68,10 @@ def import_(
     screen = screen_for(json, quiet)
     from reverie import api
 
-    made = api.import_model(source, out, name=name, overwrite=overwrite)
-    screen.result({"run": str(made.path)}, f"run: {made.path}\nsample: reverie sample {made.path} --out samples.png")
+    imported = api.import_model(source, out, name=name, overwrite=overwrite)
+    screen.result(
+        {"run": str(imported.path)}, f"run: {imported.path}\nsample: reverie sample {imported.path} --out samples.png"
+    )
 
 
 def register(app: typer.Typer) -> None:

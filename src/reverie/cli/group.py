@@ -1,4 +1,4 @@
-"""Groups of commands with laid out help, which take the old names of options."""
+"""Groups of commands whose help has panels, and which accept old names of options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from reverie.cli.layout import lay_out
 
 
 class Group(TyperGroup):
-    """A group whose commands take the old names of their options for one release, with a warning; the help omits them."""
+    """A group whose commands accept the old names of their options for one release, with a warning; the help omits them."""
 
     def __init__(self, **settings: Any) -> None:
         """Lay out the help of every command."""
@@ -20,19 +20,19 @@ class Group(TyperGroup):
             lay_out(name if self.name != "gallery" else f"gallery {name}", command)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Return the name of the command, the command, and its arguments with present names."""
+        """Return the name of the command, the command, and its arguments with current option names."""
         name, command, words = super().resolve_command(ctx, args)
-        known = {option for parameter in getattr(command, "params", ()) for option in parameter.opts}
-        renamed = {flag(old): flag(new) for old, new in OPTIONS.items() if flag(new) in known and flag(old) not in known}
-        present = []
-        for at, word in enumerate(words):
+        options = {option for parameter in getattr(command, "params", ()) for option in parameter.opts}
+        renamed = {flag(old): flag(new) for old, new in OPTIONS.items() if flag(new) in options and flag(old) not in options}
+        current = []
+        for index, word in enumerate(words):
             if word == "--":
-                present += words[at:]
+                current += words[index:]
                 break
             option, equals, value = word.partition("=")
             if option in renamed:
                 if not ctx.resilient_parsing:
                     warn_renamed(option, renamed[option])
                 word = renamed[option] + equals + value
-            present.append(word)
-        return name, command, present
+            current.append(word)
+        return name, command, current

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-PANEL_OPTIONS = 14  # options from which on a command has panels
+PANEL_OPTIONS = 14  # commands with fewer options have no panels
 
 TRAINING_PANELS: dict[str, tuple[str, ...]] = {
     "Data": (
@@ -81,9 +81,9 @@ def lay_out(name: str, command: Any) -> None:
     if len(options) < PANEL_OPTIONS:
         return
     panels = TRAINING_PANELS if any(parameter.name in ("learning_rate", "window") for parameter in options) else SAMPLING_PANELS
-    places = {option: place for place, (_, names) in enumerate(panels.items()) for option in names}
+    panel_index = {option: index for index, (_, names) in enumerate(panels.items()) for option in names}
     titles = list(panels)
     for parameter in options:
-        if parameter.name in places:
-            parameter.rich_help_panel = titles[places[parameter.name]]
-    command.params.sort(key=lambda parameter: places.get(parameter.name, -1) if parameter in options else -2)
+        if parameter.name in panel_index:
+            parameter.rich_help_panel = titles[panel_index[parameter.name]]
+    command.params.sort(key=lambda parameter: panel_index.get(parameter.name, -1) if parameter in options else -2)

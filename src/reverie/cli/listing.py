@@ -67,20 +67,20 @@ def runs(
     screen = screen_for(json, quiet=False)
     from reverie import api
 
-    found = api.runs(folder)
+    overviews = api.runs(folder)
     rows = [("run", "data", "family", "length", "held out", "verdict")]
     broken = []
-    for run in found:
+    for run in overviews:
         if run.problem is not None:
             broken.append(f"{run.path}: {run.problem}")
             continue
         length = f"{run.steps:,} steps, {api.format_duration(run.seconds)}" + (
             "" if run.finished else f", {run.fraction:.0%} done"
         )
-        held = f"{run.held_out:.4g} {run.unit}".rstrip() if run.held_out is not None else "-"
-        rows.append((run.path, f"{run.data} ({run.count:,})", run.family, length, held, run.verdict))
+        held_out = f"{run.held_out:.4g} {run.unit}".rstrip() if run.held_out is not None else "-"
+        rows.append((run.path, f"{run.data} ({run.count:,})", run.family, length, held_out, run.verdict))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     if len(rows) == 1:
         lines = [] if broken else [f"no runs in {folder}; train one with: reverie train spiral"]
-    screen.result({"runs": [run.as_row() for run in found]}, "\n".join([*lines, *broken]))
+    screen.result({"runs": [run.as_row() for run in overviews]}, "\n".join([*lines, *broken]))

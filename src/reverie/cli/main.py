@@ -172,9 +172,9 @@ def show_text(screen: Screen, run: Run, n: int, options: dict[str, Any]) -> None
 def show_answers(screen: Screen, run: Run, options: dict[str, Any]) -> None:
     """Print the most likely answers of a beam search with their log-probabilities."""
     run.check_options(options)
-    found = run.answers(options["prompt"], options["beams"], options["length"])
-    rows = [{"text": one.text, "log_prob": one.log_prob, "ended": one.ended} for one in found]
-    lines = [f"{one.log_prob:9.4f}  {visible(one.text)}{'' if one.ended else ' ...'}" for one in found]
+    answers = run.answers(options["prompt"], options["beams"], options["length"])
+    rows = [{"text": answer.text, "log_prob": answer.log_prob, "ended": answer.ended} for answer in answers]
+    lines = [f"{answer.log_prob:9.4f}  {visible(answer.text)}{'' if answer.ended else ' ...'}" for answer in answers]
     screen.result({"source": options["prompt"], "answers": rows}, "\n".join(lines))
 
 
@@ -216,8 +216,8 @@ def inspect(
             "size": size, "fit": fit, "channels": channels, "labels": labels, "data_dir": data_dir, "strict": strict,
             "window": window, "text": text, "pairs": pairs, "columns": columns, "on_progress": on_progress,
         }  # fmt: skip
-        found = api.inspect(what, out=out, seed=seed, device=device, minutes=minutes, reading=reading)
-    screen.table({**found, "picture": str(out)} if out is not None else found)
+        description = api.inspect(what, out=out, seed=seed, device=device, minutes=minutes, reading=reading)
+    screen.table({**description, "picture": str(out)} if out is not None else description)
 
 
 restore.register(app)
@@ -240,7 +240,7 @@ def _warnings_once() -> Callable[..., None]:
     """Return a handler that prints each warning of Reverie once."""
     shown = set[str]()
 
-    def show(message: Warning | str, category: type[Warning], *where: Any, **also: Any) -> None:
+    def show(message: Warning | str, category: type[Warning], *location: Any, **details: Any) -> None:
         if issubclass(category, ReverieWarning) and str(message) not in shown:
             shown.add(str(message))
             _print_error(f"warning: {message}")
@@ -251,7 +251,7 @@ def _warnings_once() -> Callable[..., None]:
 def main() -> None:
     """Run the command line; a user error is one sentence and exit code 2, never a traceback."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # where the terminal lacks a character
+        if isinstance(stream, io.TextIOWrapper):  # for characters that the terminal lacks
             stream.reconfigure(errors="backslashreplace")
     atexit.register(gc.disable)  # the end of the process frees all memory at once
     warnings.showwarning = _warnings_once()
@@ -269,7 +269,7 @@ def _run() -> int:
         _print_error(f"error: {error}")
         code = USER_ERROR
     except TyperException as error:
-        if sentence := _sentence(error):  # empty where the help was printed instead
+        if sentence := _sentence(error):  # empty if the help was printed
             _print_error(f"error: {sentence}")
         code = USER_ERROR
     except (MemoryError, RuntimeError) as error:
@@ -288,10 +288,10 @@ def _run() -> int:
 def _sentence(error: TyperException) -> str:
     unknown, context = getattr(error, "option_name", None), getattr(error, "ctx", None)
     if unknown is not None and context is not None and error.__class__.__name__ == "NoSuchOption":
-        like = closest_option(
+        closest = closest_option(
             unknown, (name for param in context.command.params for name in (*param.opts, *param.secondary_opts))
         )
-        hint = f"did you mean {like}?" if like else f"{_path(context)} --help lists the options"
+        hint = f"did you mean {closest}?" if closest else f"{_path(context)} --help lists the options"
         return f"{context.info_name} has no option {unknown}; {hint}"
     sentence = " ".join(str(error.format_message() if hasattr(error, "format_message") else error).split())
     flags: list[str] = list(getattr(getattr(error, "param", None), "opts", ()))

@@ -15,13 +15,13 @@ from reverie.base.errors import UserError
 if TYPE_CHECKING:
     from reverie.api import Screen
 
-PLANNED = "chosen for data and budget"  # the default of options that a plan sets
+PLANNED = "chosen for data and budget"  # help text for defaults that the training plan chooses
 
 
 def option(text: str, *flags: str, default: str | None = None, metavar: str | None = None, kind: str | None = None) -> Any:
     """Return an option.
 
-    default: what the help shows where the default value is None; kind: of the names that it takes, which are completed.
+    default: text in the help for a default of None; kind: of the accepted names, which the shell completes.
     """
     text = f"{text}; `reverie list {kind}` prints the names" if kind else text
     return typer.Option(
@@ -369,52 +369,52 @@ def _training(
 
 def options_of_training() -> dict[str, inspect.Parameter]:
     """Return the options of training by their names on the command line, with _ for -."""
-    found = {}
+    options = {}
     for parameter in inspect.signature(_training, eval_str=True).parameters.values():
         declared = parameter.annotation.__metadata__[0]
-        flag = declared.param_decls[0] if declared.param_decls else declared.default  # where typer keeps the first flag
-        found[flag.partition("/")[0].removeprefix("--").replace("-", "_")] = parameter
-    return found
+        flag = declared.param_decls[0] if declared.param_decls else declared.default  # typer stores the first flag as default
+        options[flag.partition("/")[0].removeprefix("--").replace("-", "_")] = parameter
+    return options
 
 
-def _taking(holder: Callable[..., None], without: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the parameters of a function to a command with **options, except those left out."""
+def _add_options(source: Callable[..., None], without: tuple[str, ...]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Return a decorator that adds the parameters of a function to a command with **options, except those in `without`."""
 
     def add(command: Callable[..., None]) -> Callable[..., None]:
-        own = inspect.signature(command, eval_str=True)
-        shared = inspect.signature(holder, eval_str=True).parameters
-        first = [p for p in own.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name not in COMMON]
-        added = [p for p in shared.values() if p.name not in {*own.parameters, *without}]
-        last = [p for p in own.parameters.values() if p.name in COMMON]
+        signature = inspect.signature(command, eval_str=True)
+        shared = inspect.signature(source, eval_str=True).parameters
+        first = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD and p.name not in COMMON]
+        added = [p for p in shared.values() if p.name not in {*signature.parameters, *without}]
+        final = [p for p in signature.parameters.values() if p.name in COMMON]
 
         @functools.wraps(command)
-        def called(**options: Any) -> None:
+        def wrapper(**options: Any) -> None:
             command(**options)
 
-        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*first, *added, *last)]
-        called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # which typer reads
-        return called
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in (*first, *added, *final)]
+        wrapper.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]  # which typer reads
+        return wrapper
 
     return add
 
 
 def sampling(*without: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the options of sampling, except those left out."""
-    return _taking(_sampling, without)
+    """Return a decorator that adds the options of sampling, except those in `without`."""
+    return _add_options(_sampling, without)
 
 
 def writing(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of sampling text to a command."""
-    return _taking(_writing, ())(command)
+    return _add_options(_writing, ())(command)
 
 
 def training(command: Callable[..., None]) -> Callable[..., None]:
     """Add the options of training to a command."""
-    return _taking(_training, ())(command)
+    return _add_options(_training, ())(command)
 
 
 def read_steps(text: str | None) -> int | None:
-    """Return the number of steps; None if it is to be chosen."""
+    """Return the number of steps; None to choose it automatically."""
     if text is None or text == "auto":
         return None
     if not text.strip().lstrip("+-").isdecimal():

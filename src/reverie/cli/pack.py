@@ -31,12 +31,12 @@ def pack(
 
     try:
         with screen.reading() as on_progress:
-            made = api.pack(folder, out, shard_size=shard_size, labels=labels, condition_columns=condition_columns,
+            packed = api.pack(folder, out, shard_size=shard_size, labels=labels, condition_columns=condition_columns,
                             strict=strict, overwrite=overwrite, on_progress=on_progress)  # fmt: skip
     except KeyboardInterrupt:
         screen.notify(f"interrupted; {out} was not written")
         raise
-    screen.result(made.figures(), str(made))
+    screen.result(packed.figures(), str(packed))
 
 
 def register(app: typer.Typer) -> None:

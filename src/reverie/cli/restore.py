@@ -28,16 +28,16 @@ ClassOption = Annotated[
 ]
 
 
-def _print_result(screen: Screen, made: Restored, out: str, overwrite: bool, seed: int) -> None:
-    files = made.save(out, overwrite)
-    figures = {key: value for key, value in made.figures.items() if value is not None and key != "psnr_each"}
+def _print_result(screen: Screen, results: Restored, out: str, overwrite: bool, seed: int) -> None:
+    files = results.save(out, overwrite)
+    figures = {key: value for key, value in results.figures.items() if value is not None and key != "psnr_each"}
     lines = [f"{key.replace('_', ' ')} {value:.3g}" for key, value in figures.items() if isinstance(value, float)]
     other = [f"sampled in another order than that of the likelihood: {order}"] if (order := figures.get("order")) else []
-    shown = ", ".join(map(str, files[-1:] if len(files) > 3 else files))
+    listed = ", ".join(map(str, files[-1:] if len(files) > 3 else files))
     more = f" and {len(files) - 1} more in the same folder" if len(files) > 3 else ""
     screen.result(
-        {"files": [str(f) for f in files], "results": len(made), "seed": seed, **made.figures},
-        "\n".join([f"wrote {shown}{more}", *([", ".join(lines)] if lines else []), *other]),
+        {"files": [str(f) for f in files], "results": len(results), "seed": seed, **results.figures},
+        "\n".join([f"wrote {listed}{more}", *([", ".join(lines)] if lines else []), *other]),
     )
 
 
@@ -77,11 +77,11 @@ def inpaint(
     loaded = api.load(run, device)
     api.check_results(out, overwrite)
     with screen.counting("inpainting") as advance:
-        made = api.inpaint(
+        results = api.inpaint(
             loaded, image, mask=mask, known=known, n=n, method=method, on_progress=advance,
             label=label, **options,
         )  # fmt: skip
-    _print_result(screen, made, out, overwrite, options["seed"])
+    _print_result(screen, results, out, overwrite, options["seed"])
 
 
 @sampling()
@@ -117,11 +117,11 @@ def restore(
     loaded = api.load(run, device)
     api.check_results(out, overwrite)
     with screen.counting("restoring") as advance:
-        made = api.restore(
+        results = api.restore(
             loaded, image, task=task, degrade=degrade, noise=noise, n=n, method=method, on_progress=advance,
             label=label, **options,
         )  # fmt: skip
-    _print_result(screen, made, out, overwrite, options["seed"])
+    _print_result(screen, results, out, overwrite, options["seed"])
 
 
 def register(app: typer.Typer) -> None:

@@ -12,12 +12,12 @@ from reverie.base.parse import read_toml
 from reverie.cli.options import options_of_training
 
 CONFIG = "config.toml"  # of a run
-ALSO: dict[str, tuple[str, type]] = {"data": ("data", str), "out": ("out", Path), "device": ("device", str)}
+ARGUMENTS: dict[str, tuple[str, type]] = {"data": ("data", str), "out": ("out", Path), "device": ("device", str)}
 KINDS = {str: "text", Path: "a path", int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def read_settings(path: Path) -> dict[str, Any]:
-    """Return the settings in a file, or those that a run started with, by the names of `reverie.train`."""
+    """Return the settings in a file, or those a run was started with, by the parameter names of `reverie.train`."""
     if path.is_dir():
         path = own_file(path, CONFIG)
     table = _read(path)
@@ -25,21 +25,21 @@ def read_settings(path: Path) -> dict[str, Any]:
         from reverie import api
 
         table = api.rerun_settings(path.parent)
-    known = {
-        **ALSO,
+    options = {
+        **ARGUMENTS,
         **{name: (p.name, get_args(get_args(p.annotation)[0] | None)[0]) for name, p in options_of_training().items()},
     }
-    found = {}
-    for written, value in table.items():
-        key = written.replace("-", "_")
-        if key not in known and (new := OPTIONS.get(key)) in known:
-            warn_renamed(f"{written} in {path}", new)
+    settings = {}
+    for file_key, value in table.items():
+        key = file_key.replace("-", "_")
+        if key not in options and (new := OPTIONS.get(key)) in options:
+            warn_renamed(f"{file_key} in {path}", new)
             key = new
-        if key not in known:
-            raise unknown(written, known, f"setting in {path}:")
-        name, kind = known[key]
-        found[name] = _typed(path, written, value, kind)
-    return found
+        if key not in options:
+            raise unknown(file_key, options, f"setting in {path}:")
+        name, kind = options[key]
+        settings[name] = _typed(path, file_key, value, kind)
+    return settings
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -54,7 +54,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _typed(path: Path, key: str, value: Any, kind: type) -> Any:
-    """Return a value as the option takes it; text may also be a number, a list, or a table with a name and options."""
+    """Return a value in the type of its option; text may also be a number, a list, or a table with a name and options."""
     match value:
         case bool():
             fits = kind is bool

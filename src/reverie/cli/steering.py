@@ -99,9 +99,9 @@ def illusion(
     if guidance is not None:
         options["guidance"] = guidance
     with screen.counting("sampling") as advance:
-        made = api.illusion(run, views, labels, n, out=out, device=device, on_progress=advance, **options)
-    values = {"files": [str(out)], "views": list(made.titles), "samples": n, "seed": options["seed"]}
-    screen.result(values, f"{', '.join(made.titles)}\nwrote {out}")
+        illusions = api.illusion(run, views, labels, n, out=out, device=device, on_progress=advance, **options)
+    values = {"files": [str(out)], "views": list(illusions.titles), "samples": n, "seed": options["seed"]}
+    screen.result(values, f"{', '.join(illusions.titles)}\nwrote {out}")
 
 
 @steering.command()
@@ -126,8 +126,8 @@ def edit(
     from reverie import api
 
     with screen.counting("sampling") as advance:
-        made = api.edit(run, image, strength, n, out=out, device=device, on_progress=advance, **options)
-    values = {"files": [str(out)], "strengths": list(made.strengths), "samples": n, "seed": options["seed"]}
+        edits = api.edit(run, image, strength, n, out=out, device=device, on_progress=advance, **options)
+    values = {"files": [str(out)], "strengths": list(edits.strengths), "samples": n, "seed": options["seed"]}
     screen.result(values, f"wrote {out}")
 
 
@@ -148,10 +148,10 @@ def invert(
     from reverie import api
 
     with screen.counting("inverting") as advance:
-        made = api.invert(run, image, out=out, device=device, on_progress=advance, sampler=sampler, **options)
+        inversion = api.invert(run, image, out=out, device=device, on_progress=advance, sampler=sampler, **options)
     screen.table({
-        "rms_error": made.error, "noise_mean": made.noise_mean, "noise_std": made.noise_std,
-        "evaluations": made.evaluations, "picture": str(out),
+        "rms_error": inversion.error, "noise_mean": inversion.noise_mean, "noise_std": inversion.noise_std,
+        "evaluations": inversion.evaluations, "picture": str(out),
     })  # fmt: skip
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from reverie.studio.trainings import FormField
 
 KINDS = {int: "integer", float: "number", bool: "switch"}
-NOT_ON_PAGE = ("data_dir", "codec", "from", "overwrite", "tensorboard", "latent")  # paths, or not for a page
+NOT_ON_PAGE = ("data_dir", "codec", "from", "overwrite", "tensorboard", "latent")  # paths, and options that the form omits
 
 
 def form() -> list[FormField]:

@@ -18,14 +18,14 @@ ALIASES: dict[str, str] = {
 }  # fmt: skip
 
 
-def closest_option(option: str, known: Iterable[str]) -> str | None:
-    """Return the closest option of a command to an unknown one: by its name elsewhere, its initials, or its spelling."""
-    known, bare = list(known), option.lstrip("-").replace("_", "-").lower()
-    if (alias := ALIASES.get(bare)) in known:
+def closest_option(option: str, options: Iterable[str]) -> str | None:
+    """Return the option closest to an unknown one, by its name in other programs, its initials or its spelling."""
+    options, bare = list(options), option.lstrip("-").replace("_", "-").lower()
+    if (alias := ALIASES.get(bare)) in options:
         return alias
-    for name in known:
+    for name in options:
         words = name.lstrip("-").split("-")
         if len(words) > 1 and bare == "".join(word[:1] for word in words):
             return name
-    close = get_close_matches(f"--{bare}", known, n=1, cutoff=0.7)
+    close = get_close_matches(f"--{bare}", options, n=1, cutoff=0.7)
     return close[0] if close else None

@@ -40,7 +40,7 @@ SHOWN_IMAGES, SHOWN_POINTS, SHOWN_TIMES = 8, 800, 6
 
 @torch.no_grad()
 def tweedie(run: Run, data: Dataset, image: np.ndarray | None, t: float, number: int, seed: int) -> dict[str, Any]:
-    """Return Tweedie's estimate of x0 by the network, beside that of the optimal denoiser of the dataset."""
+    """Return Tweedie's estimate of x0 by the network, and that of the optimal denoiser of the dataset."""
     denoiser = run.diffusion.denoiser
     subject = Subject(run, data, image, number)
     truth, x, alpha, sigma = add_noise(subject, denoiser.schedule, t, seed)
@@ -48,9 +48,11 @@ def tweedie(run: Run, data: Dataset, image: np.ndarray | None, t: float, number:
     x0 = (x + sigma**2 * score) / alpha
     others = evenly_spaced_indices(len(data), chunk_size(data.shape, MAX_ENCODED if run.model.lossy else MAX_DATA))
     others = others[others != number % len(data)] if subject.is_image else others  # without the clean sample itself
-    known = data.batch(others)[0].to(run.model.device)
-    optimal = DatasetDenoiser(denoiser.schedule, run.model.encode(known))(x, t).x0
-    title = f"optimal denoiser of {len(known):,} other images" if subject.is_image else "optimal denoiser of the dataset"
+    training_data = data.batch(others)[0].to(run.model.device)
+    optimal = DatasetDenoiser(denoiser.schedule, run.model.encode(training_data))(x, t).x0
+    title = (
+        f"optimal denoiser of {len(training_data):,} other images" if subject.is_image else "optimal denoiser of the dataset"
+    )
     parts = [
         subject.show_data("noisy sample x_t", x),
         subject.show_values("score times sigma", sigma * score, 2.0),
@@ -115,15 +117,15 @@ def samplers(run: Run, data: Dataset, image: np.ndarray | None, steps: int, seed
         options: Any = {"sampler": name, "steps": steps, "seed": seed, "autoguidance": 1.0}
         options |= {"label": "all"} if run.config.data.labels else {}
         n = SHOWN_IMAGES if run.kind == "images" else SHOWN_POINTS
-        shown: list[tuple[float, np.ndarray]] = []
+        snapshots: list[tuple[float, np.ndarray]] = []
         for frame in run.frames(n, **options):
-            if frame.i * SHOWN_TIMES >= len(shown) * frame.of or frame.i == frame.of - 1:
-                shown.append((frame.t, run.decode(frame.x if frame.i < frame.of - 1 else frame.x0)))
+            if frame.i * SHOWN_TIMES >= len(snapshots) * frame.of or frame.i == frame.of - 1:
+                snapshots.append((frame.t, run.decode(frame.x if frame.i < frame.of - 1 else frame.x0)))
         if run.kind == "images":
-            rows = [np.concatenate([_with_border(x) for x in to_bytes(batch)], axis=1) for _, batch in shown]
-            sheets.append((f"{name}: from t = {shown[0][0]:.2f} (top) to {shown[-1][0]:.2f}", np.concatenate(rows)))
+            rows = [np.concatenate([_with_border(x) for x in to_bytes(batch)], axis=1) for _, batch in snapshots]
+            sheets.append((f"{name}: from t = {snapshots[0][0]:.2f} (top) to {snapshots[-1][0]:.2f}", np.concatenate(rows)))
         else:
-            results.append((name, shown[-1][1]))
+            results.append((name, snapshots[-1][1]))
     if sheets:
         return {"panels": [images("", sheets, large=True)]}
     limits = axis_limits(np.concatenate([x for _, x in results]))
@@ -168,7 +170,7 @@ def guidance(
 
 @torch.no_grad()
 def bound(run: Run, data: Dataset, image: np.ndarray | None, steps: int, number: int, seed: int) -> dict[str, Any]:
-    """Return the terms of the upper bound on the NLL of a few data along a chain of `steps` steps."""
+    """Return the terms of the upper bound on the NLL of a few samples along a chain of `steps` steps."""
     model = run.diffusion
     count = 4 if run.kind == "images" else 256
     x, labels = data.batch((torch.arange(count) + number) % len(data))
@@ -200,7 +202,7 @@ def bound(run: Run, data: Dataset, image: np.ndarray | None, steps: int, number:
 _NAMES = tuple(SAMPLERS)
 
 
-def _sampler_or(name: str, k: int) -> str:
+def _default_sampler(name: str, k: int) -> str:
     return name if name in SAMPLERS else _NAMES[k]
 
 
@@ -246,7 +248,7 @@ DEMOS = {
         (
             Control("steps", "Steps", 12, "integer", 2, 60, 1),
             *(
-                Control(f"s{k + 1}", f"Sampler {k + 1}", _sampler_or(name, k), "choice", choices=_NAMES)
+                Control(f"s{k + 1}", f"Sampler {k + 1}", _default_sampler(name, k), "choice", choices=_NAMES)
                 for k, name in enumerate(("ddpm", "ddim", "langevin"))
             ),
             SEED,

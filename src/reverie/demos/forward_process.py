@@ -53,19 +53,19 @@ def forward(
     run: Run, data: Dataset, image: np.ndarray | None, t: float, schedule: str, number: int, seed: int
 ) -> dict[str, Any]:
     """Return x_t, alpha and sigma over time, and the signal fraction of every schedule."""
-    own = run.diffusion.denoiser.schedule
-    chosen = own if schedule == OWN else build(SCHEDULES, schedule, "schedule")
+    run_schedule = run.diffusion.denoiser.schedule
+    selected = run_schedule if schedule == OWN else build(SCHEDULES, schedule, "schedule")
     subject = Subject(run, data, image, number)
-    truth, x, alpha, sigma = add_noise(subject, chosen, t, seed)
-    shown = x / (alpha**2 + sigma**2) ** 0.5 if sigma > 2 else x  # x_t of variance-exploding schedules exceeds any image
-    a, s = _amplitudes(chosen)
+    truth, x, alpha, sigma = add_noise(subject, selected, t, seed)
+    displayed = x / (alpha**2 + sigma**2) ** 0.5 if sigma > 2 else x  # x_t of variance-exploding schedules exceeds any image
+    a, s = _amplitudes(selected)
     return {
         "panels": [
             subject.panel(
                 "",
                 subject.show_data("clean sample x_0", truth.x0),
                 subject.show_values("noise ε", truth.eps, 1.5),
-                subject.show_data(f"noisy sample x_t = {alpha:.2f} x_0 + {sigma:.2f} ε", shown),
+                subject.show_data(f"noisy sample x_t = {alpha:.2f} x_0 + {sigma:.2f} ε", displayed),
             ),
             curves(f"alpha and sigma, {schedule}", TIMES, [("alpha", a), ("sigma", s)], "t", t, log=bool(s.max() > 3)),
             curves("signal fraction of the variance of x_t, by schedule", TIMES, _signal_fractions(), "t", t),

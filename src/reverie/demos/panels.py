@@ -93,21 +93,21 @@ def dots(x: Tensor | np.ndarray, colour: int = 0, **style: Any) -> dict[str, Any
 
 def round_points(points: np.ndarray) -> np.ndarray:
     """Return points as one flat array, rounded to four digits after the leading one of the largest."""
-    most = float(np.abs(points[np.isfinite(points)]).max(initial=1e-12))
-    return points.ravel().round(4 - int(np.floor(np.log10(max(most, 1e-12)))))
+    largest = float(np.abs(points[np.isfinite(points)]).max(initial=1e-12))
+    return points.ravel().round(4 - int(np.floor(np.log10(max(largest, 1e-12)))))
 
 
 def heatmap(values: np.ndarray, most: float | None = None) -> np.ndarray:
     """Return numbers as colours: blue below 0, white at 0, orange above.  values: (H, W) -> (H, W, 3) uint8."""
-    share = (values / max(most or float(np.abs(values).max()), 1e-12)).clip(-1, 1)[..., None]
-    colours = np.where(share < 0, MIDDLE - share * (LOW - MIDDLE), MIDDLE + share * (HIGH - MIDDLE))
+    scaled = (values / max(most or float(np.abs(values).max()), 1e-12)).clip(-1, 1)[..., None]
+    colours = np.where(scaled < 0, MIDDLE - scaled * (LOW - MIDDLE), MIDDLE + scaled * (HIGH - MIDDLE))
     return np.asarray(colours.round(), np.uint8)
 
 
 class Subject:
     """The data on which a demo is evaluated: one image of the dataset, one uploaded image, or many points.
 
-    x0: (1, ...) for images, (n, D) for points, in model units; cond: their labels, None without labels.
+    x0: (1, ...) for images, (n, D) for points, in model units; cond: labels, or None.
     """
 
     def __init__(self, run: Run, data: Dataset, image: np.ndarray | None, number: int = 0) -> None:

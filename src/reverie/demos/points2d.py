@@ -87,11 +87,11 @@ def field(
     x0 = run.model.encode(data.batch(evenly_spaced_indices(len(data), MAX_SHOWN))[0].to(grid.device))
     noisy = dots(run.decode(alpha * x0 + sigma * Noise(image_seeds(seed, len(x0))).like(x0)), 7, alpha=0.4)
     origin, start_points = run.decode(torch.zeros(1, 2, device=grid.device)), round_points(run.decode(grid))
-    shown = (
+    fields_by_name = (
         {"network": network, "optimal denoiser": optimal} if fields == BOTH else {"network minus optimal": network - optimal}
     )
     panels = []
-    for k, (name, vectors) in enumerate(shown.items()):
+    for k, (name, vectors) in enumerate(fields_by_name.items()):
         offsets = round_points(run.decode(vectors * scale * 0.9) - origin)
         layer = {"from": start_points, "by": offsets, "colour": k}
         panels.append(plot2d(f"{arrows}, {name}, t = {t:.2f}", limits, dots=[noisy], arrows=[layer], axes=axis_names(run)))
@@ -112,11 +112,11 @@ def density(run: Run, data: Dataset, image: np.ndarray | None, label: str) -> di
     p = log_prob.nats.detach().float().cpu().numpy().reshape(CELLS, CELLS)[::-1]
     share = np.exp(p - p.max())
     shade = np.stack([42 + 0 * share, 102 + 0 * share, 211 + 0 * share, 235 * share**0.5], -1).round().astype(np.uint8)
-    some = dots(data.subsample(500).numpy(), 7, alpha=0.35)
+    data_dots = dots(data.subsample(500).numpy(), 7, alpha=0.35)
     integral = float(np.exp(p.astype(np.float64)).sum() * width * height)
     return {
         "panels": [
-            plot2d("density by the probability flow", limits, background=shade, dots=[some], axes=axis_names(run)),
+            plot2d("density by the probability flow", limits, background=shade, dots=[data_dots], axes=axis_names(run)),
             text(
                 f"integral over the plotted area: {integral:.2f} (1 over the whole plane)",
                 f"maximum density: {float(np.exp(p.max())):.3g} in the units of the data",
@@ -161,13 +161,13 @@ def paths(
         points = run.decode(torch.cat([*(f.x for f in frames), frames[-1].x0]))
         trajectories.append({"points": round_points(points), "colour": k, "ends": True})
         lines.append(f"{name}: ends at ({points[-1][0]:.3f}, {points[-1][1]:.3f})")
-    plotted = [data.subsample(500).numpy(), *(one["points"].reshape(-1, 2) for one in trajectories)]
+    plotted = [data.subsample(500).numpy(), *(path["points"].reshape(-1, 2) for path in trajectories)]
     corners = np.concatenate([np.stack([points.min(0), points.max(0)]) for points in plotted])
-    origin, far = run.decode(torch.tensor([[0.0, 0.0], [size, size]], device=model.device))
-    some = dots(data.subsample(800).numpy(), 7, alpha=0.4)
-    units = {"origin": origin, "unit": far - origin}  # of standard deviations of the noise, for a click on the plot
+    origin, unit_point = run.decode(torch.tensor([[0.0, 0.0], [size, size]], device=model.device))
+    data_dots = dots(data.subsample(800).numpy(), 7, alpha=0.4)
+    units = {"origin": origin, "unit": unit_point - origin}  # of standard deviations of the noise, for a click on the plot
     title, names2d = "trajectories from the same noise", axis_names(run)
-    panel = plot2d(title, axis_limits(corners), dots=[some], paths=trajectories, axes=names2d, **units)
+    panel = plot2d(title, axis_limits(corners), dots=[data_dots], paths=trajectories, axes=names2d, **units)
     return {"panels": [panel, text(*lines)], "names": names}
 
 

@@ -41,7 +41,7 @@ PALETTE = np.array(
     np.uint8,
 )
 POINT_KERNELS = tuple(name for name in KERNELS if name not in ("spectrum", "words"))
-MIN_MASS = 1e-3  # of the largest entry of a plan, below which a line is not shown
+MIN_MASS = 1e-3  # relative to the largest entry of a plan; smaller entries are not drawn
 
 
 def embedding(position: int, offset: int, circles: int) -> dict[str, Any]:
@@ -95,12 +95,12 @@ def transport(x: list[list[float]], y: list[list[float]], epsilon: float) -> dic
     edge = float(torch.cat([a, b]).abs().max()) * 1.15
     panels = []
     for title, plan in (("exact", torch.as_tensor(optimal.plan)), (f"Sinkhorn, ε = {epsilon:g}", entropic.plan())):
-        most = float(plan.max())
+        max_mass = float(plan.max())
         lines = [
-            {"points": [*a[i].tolist(), *b[j].tolist()], "colour": 7, "alpha": float(plan[i, j]) / most, "width": 2}
+            {"points": [*a[i].tolist(), *b[j].tolist()], "colour": 7, "alpha": float(plan[i, j]) / max_mass, "width": 2}
             for i in range(len(a))
             for j in range(len(b))
-            if plan[i, j] > MIN_MASS * most
+            if plan[i, j] > MIN_MASS * max_mass
         ]
         panels.append(plot2d(title, (-edge, edge), paths=lines, dots=[dots(a, 0, size=5), dots(b, 1, size=5)]))
     matrices = [(title, heatmap(np.asarray(p, float))) for title, p in (("exact", optimal.plan), ("Sinkhorn", entropic.plan()))]
@@ -150,9 +150,9 @@ def derivatives(formula: str, at: float) -> dict[str, Any]:
     tangents, adjoints = graph.tangents(torch.ones_like(point)), graph.adjoints()
     value, slope = float(f(point)), float(adjoints[0])
     finite = np.abs(y[np.isfinite(y)])
-    most = float(np.quantile(finite, 0.95)) * 1.5 + 1 if len(finite) else 1.0
+    y_limit = float(np.quantile(finite, 0.95)) * 1.5 + 1 if len(finite) else 1.0
     series = [
-        (name, np.where(np.abs(row) <= most, row, np.nan))
+        (name, np.where(np.abs(row) <= y_limit, row, np.nan))
         for name, row in (("f", y), ("tangent", value + slope * (x.numpy() - at)), ("f'", derivative))
     ]
     lines = [

@@ -106,7 +106,7 @@ def samples(x: Any, y: Any, kind: str = "kl", *, k: int | None = None, order: fl
     Classification-based estimates are lower bounds on average.  The others assume a constant density within a ball, and are too
     low where one set has tails that the other rarely reaches, more so in higher dimensions: from 4,000 samples each of N(0, I)
     and N(e_1, 1.5 I) in 1, 2 and 3 dimensions the estimate of the reverse KL is 0.96, 0.83 and 0.71 times its value, Fisher's
-    0.83, 0.77 and 0.74 times (means of 8 draws).  A warning reports where this shows.
+    0.83, 0.77 and 0.74 times (means of 8 draws).  A warning reports detected bias.
     """
     divergence = pick(DIVERGENCES, kind, "divergence")
     sets = []
@@ -118,13 +118,13 @@ def samples(x: Any, y: Any, kind: str = "kl", *, k: int | None = None, order: fl
         sets.append(points.detach().cpu().double().numpy())
     if sets[0].shape[1] != sets[1].shape[1]:
         raise UserError(f"the samples differ in dimension: {sets[0].shape[1]} and {sets[1].shape[1]}")
-    fewest = min(map(len, sets))
+    min_count = min(map(len, sets))
     if k is None:
-        k = max(2, divergence.default_k(fewest, sets[0].shape[1]))
-    if not 1 <= k < fewest - 1:
+        k = max(2, divergence.default_k(min_count, sets[0].shape[1]))
+    if not 1 <= k < min_count - 1:
         raise UserError(f"k = {k} needs at least {k + 2} samples in each set, got {len(sets[0])} and {len(sets[1])}")
     value = divergence.samples(sets[0], sets[1], k, _order(order))
-    if divergence.disjoint_value == math.inf and 2 * k < fewest - 1:  # by distances
+    if divergence.disjoint_value == math.inf and 2 * k < min_count - 1:  # a distance-based estimate
         wider = divergence.samples(sets[0], sets[1], 2 * k, _order(order))
         if abs(wider - value) > max(BIAS_SHARE * abs(value), BIAS_NATS):
             _warn_of_bias(f"the {kind} divergence is estimated at {value:.3g} by {k} neighbours and at {wider:.3g} by {2 * k}")

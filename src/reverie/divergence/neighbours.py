@@ -67,8 +67,8 @@ def _cross_validated_shares(x: np.ndarray, y: np.ndarray, k: int) -> Iterator[tu
         both = np.concatenate([train_x, train_y])
 
         def share(queries: np.ndarray, both: np.ndarray = both, n: int = len(train_x), m: int = len(train_y)) -> np.ndarray:
-            of_x = (_nearest(both, queries, k)[1] < n).sum(1) + 0.5  # a pseudocount of 1/2, so that no share is 0
-            return np.asarray(of_x / n / (of_x / n + (k + 1 - of_x) / m))
+            count_x = (_nearest(both, queries, k)[1] < n).sum(1) + 0.5  # a pseudocount of 1/2, so that no share is 0
+            return np.asarray(count_x / n / (count_x / n + (k + 1 - count_x) / m))
 
         yield share(x[fold_x == part]), share(y[fold_y == part])
 

@@ -100,15 +100,15 @@ def jensen_shannon(p: Normal, q: Normal, order: float) -> Tensor:
         # p log(p/m) with log(p/m) = log 2 - log(1 + q/p)
         return lambda x: math.exp(first(x)) * (math.log(2) - _softplus(second(x) - first(x)))
 
-    reach = 39.0  # standard deviations; beyond them a density is 0 in float64
+    cutoff = 39.0  # standard deviations; beyond them a density is 0 in float64
     breakpoints = sorted({0.0, gap, *_crossings(gap, ratio)})
-    own = quad(
-        integrand(log_p, log_q), -reach, reach, points=[x for x in breakpoints if abs(x) < reach], limit=500, epsabs=1e-11
+    p_part = quad(
+        integrand(log_p, log_q), -cutoff, cutoff, points=[x for x in breakpoints if abs(x) < cutoff], limit=500, epsabs=1e-11
     )[0]
-    ends = gap - reach * ratio, gap + reach * ratio
-    inside = [x for x in breakpoints if ends[0] < x < ends[1]]
-    other = quad(integrand(log_q, log_p), *ends, points=inside, limit=500, epsabs=1e-11)[0]
-    return p.mean.new_tensor((own + other) / 2)
+    q_range = gap - cutoff * ratio, gap + cutoff * ratio
+    inside = [x for x in breakpoints if q_range[0] < x < q_range[1]]
+    q_part = quad(integrand(log_q, log_p), *q_range, points=inside, limit=500, epsabs=1e-11)[0]
+    return p.mean.new_tensor((p_part + q_part) / 2)
 
 
 def _softplus(x: float) -> float:

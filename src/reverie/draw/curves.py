@@ -34,16 +34,20 @@ def loss_curve(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
     fig = figure(8, 3.6, MARGINS)
     left, right = fig.subplots(1, 2)
-    held = [row for row in rows if "held_out" in row]
-    unit = held[-1].get("unit") if held else None
-    held = [row for row in held if row.get("unit") == unit]
-    training_rows, key = ([row for row in held if "train_loss" in row], "train_loss") if unit else (rows, "loss")
+    held_out = [row for row in rows if "held_out" in row]
+    unit = held_out[-1].get("unit") if held_out else None
+    held_out = [row for row in held_out if row.get("unit") == unit]
+    training_rows, key = ([row for row in held_out if "train_loss" in row], "train_loss") if unit else (rows, "loss")
     left.plot([r["i"] for r in training_rows], [r[key] for r in training_rows], color=SOFT, lw=1, label="training")
     left.plot(
-        [r["i"] for r in held], [r["held_out"] for r in held], color=ACCENT, marker=".", label="held out (average weights)"
+        [r["i"] for r in held_out],
+        [r["held_out"] for r in held_out],
+        color=ACCENT,
+        marker=".",
+        label="held out (average weights)",
     )
     for k, name in enumerate(NOISE_NAMES):
-        rows_k = [r for r in held if len(r.get("held_out_levels", ())) == len(NOISE_NAMES)]
+        rows_k = [r for r in held_out if len(r.get("held_out_levels", ())) == len(NOISE_NAMES)]
         right.plot([r["i"] for r in rows_k], [r["held_out_levels"][k] for r in rows_k], color=CYCLE[k], marker=".", label=name)
     for axes, title in ((left, f"bound, {unit}" if unit else "loss"), (right, "held-out loss by noise level")):
         axes.set(title=title, xlabel="step")
@@ -77,12 +81,12 @@ def bound_bars(parts: Sequence[tuple[str, float, float]], unit: str) -> Figure:
     fig = figure(9, 3.6)
     axes = fig.subplots()
     names, costs, errors = zip(*parts, strict=True)
-    whole = sum(costs)
+    total = sum(costs)
     colours = [SOFT if "to" not in name.split() else ACCENT for name in names]
     positions = np.arange(len(parts))
     axes.bar(positions, costs, yerr=2 * np.array(errors), color=colours, width=0.75, error_kw={"lw": 1, "capsize": 2})
-    axes.bar(len(parts) + 0.3, whole, color=WARM, width=0.75)
-    for x, cost, error in zip((*positions, len(parts) + 0.3), (*costs, whole), (*errors, 0.0), strict=True):
+    axes.bar(len(parts) + 0.3, total, color=WARM, width=0.75)
+    for x, cost, error in zip((*positions, len(parts) + 0.3), (*costs, total), (*errors, 0.0), strict=True):
         up = cost >= 0
         axes.annotate(f"{cost:.3f}", (x, cost + (2 * error if up else -2 * error)), (0, 2 if up else -2), ha="center",
                       va="bottom" if up else "top", textcoords="offset points", fontsize=8, color=INK)  # fmt: skip

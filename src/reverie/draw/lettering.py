@@ -44,16 +44,16 @@ def _fonts() -> tuple[str, ...]:
     """Return the default font and the other upright fonts of regular weight on this machine."""
     from matplotlib.font_manager import findSystemFonts, fontManager
 
-    found = {
+    usable = {
         entry.fname
         for entry in fontManager.ttflist
         if entry.style == "normal"
         and entry.weight in (400, "normal", "regular")
         and not entry.name.startswith(PLACEHOLDER_FONT)
     }
-    listed = {entry.fname for entry in fontManager.ttflist}
-    newer = {font for font in findSystemFonts() if font not in listed and "lastresort" not in font.lower()}
-    return default_font(), *sorted(found - {default_font()}), *sorted(newer)
+    known_files = {entry.fname for entry in fontManager.ttflist}
+    unlisted = {font for font in findSystemFonts() if font not in known_files and "lastresort" not in font.lower()}
+    return default_font(), *sorted(usable - {default_font()}), *sorted(unlisted)
 
 
 @cache

@@ -69,7 +69,7 @@ def _pixel_size(points: float) -> int:
 def figure(width: float, height: float, margins: Mapping[str, float] | None = None) -> Figure:
     """Return an empty figure of this size in inches, without a display.
 
-    margins: keywords of `subplots_adjust`; without them a constrained layout is computed, at three times the time.
+    margins: keywords of `subplots_adjust`; without them a constrained layout is computed, which takes three times as long.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -234,14 +234,14 @@ def enlargement(height: int, width: int, across: int) -> int:
 
 
 def _across(count: int, columns: int | None, titles: Sequence[str] = ()) -> int:
-    """Return the number of columns; if titles repeat periodically, as those of all labels do, equal ones share a column."""
-    across, turn = columns or int(np.ceil(np.sqrt(count))), len(set(titles))
-    if columns is None and 1 < turn <= MAX_TURN and turn < count and all(a == b for a, b in zip(titles, titles[turn:])):  # noqa: B905
-        across = max(turn, across // turn * turn)
+    """Return the number of columns; titles that repeat periodically, such as labels in turn, share a column."""
+    across, period = columns or int(np.ceil(np.sqrt(count))), len(set(titles))
+    if columns is None and 1 < period <= MAX_PERIOD and period < count and all(a == b for a, b in zip(titles, titles[period:])):  # noqa: B905
+        across = max(period, across // period * period)
     return min(across, max(count, 1))
 
 
-MAX_TURN = 40  # titles side by side
+MAX_PERIOD = 40  # titles side by side
 
 
 def max_on_sheet(height: int, width: int) -> int:

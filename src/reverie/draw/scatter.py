@@ -33,11 +33,11 @@ if TYPE_CHECKING:
 Limits = tuple[tuple[float, float], tuple[float, float]]
 
 PAIRED = 6  # maximum number of columns of a pair plot
-PANEL, MIN_SIZE = 1.7, 5.0  # inches: width of a panel of a pair plot, and minimum size of a figure
-COMMON = 2.0  # maximum ratio of the ranges for one common scale
+PANEL_WIDTH, MIN_SIZE = 1.7, 5.0  # inches: width of a panel of a pair plot, and minimum size of a figure
+MAX_RANGE_RATIO = 2.0  # maximum ratio of the ranges for one common scale
 NAMED_CLOUDS = {"left": 0.07, "right": 0.99, "bottom": 0.17, "top": 0.91, "wspace": 0.28}  # margins with space for names
 BINS = 40  # bins of a histogram
-TICKS = 7  # font size of tick labels
+TICK_SIZE = 7  # font size of tick labels
 
 
 def limits_of(points: np.ndarray, named: bool = False) -> Limits:
@@ -45,12 +45,12 @@ def limits_of(points: np.ndarray, named: bool = False) -> Limits:
 
     points: (N, D).
     """
-    each = [axis_limits(column) for column in points.T[:2]]
-    if len(each) == 1:
-        return each[0], (-1.0, 1.0)
+    limits = [axis_limits(column) for column in points.T[:2]]
+    if len(limits) == 1:
+        return limits[0], (-1.0, 1.0)
     common = axis_limits(points[:, :2])
-    narrow = min(high - low for low, high in each)
-    return (common, common) if not named and common[1] - common[0] <= COMMON * narrow else (each[0], each[1])
+    min_range = min(high - low for low, high in limits)
+    return (common, common) if not named and common[1] - common[0] <= MAX_RANGE_RATIO * min_range else (limits[0], limits[1])
 
 
 def point_axes(axes: Axes, limits: Limits, title: str = "", names: Sequence[str] = ()) -> Axes:
@@ -75,7 +75,7 @@ def _name(axes: Axes, x: str, y: str, width: float = MIN_SIZE) -> None:
         text, font = lettering.drawable(words)
         axis.set_label_text(text.replace("$", r"\$"), fontproperties=FontProperties(fname=font, size=9), color=INK)
         axis.set_major_locator(MaxNLocator(5 if width == MIN_SIZE else 3, steps=[1, 2, 2.5, 5, 10]))
-        axis.set_tick_params(labelsize=TICKS, length=3, color="#d5dbe1", labelcolor=INK)
+        axis.set_tick_params(labelsize=TICK_SIZE, length=3, color="#d5dbe1", labelcolor=INK)
 
 
 def scatter(
@@ -104,8 +104,8 @@ def scatter(
 def _histogram(axes: Axes, values: np.ndarray, labels: Sequence[str] | None) -> None:
     low, high = axis_limits(values)
     bins = np.linspace(low, high, min(BINS, max(8, round(len(values) ** 0.5))) + 1)
-    held = np.asarray(labels if labels is not None else [""] * len(values))
-    parts = [values[held == name] for name in sorted(set(held.tolist()))]
+    groups = np.asarray(labels if labels is not None else [""] * len(values))
+    parts = [values[groups == name] for name in sorted(set(groups.tolist()))]
     axes.hist(parts, bins=list(bins), stacked=True, color=[CYCLE[k % len(CYCLE)] for k in range(len(parts))], alpha=0.8)
     axes.set_xlim(low, high)
     axes.spines[["top", "right"]].set_visible(False)
@@ -114,7 +114,7 @@ def _histogram(axes: Axes, values: np.ndarray, labels: Sequence[str] | None) -> 
 def _pairs(points: np.ndarray, labels: Sequence[str] | None, title: str, names: Sequence[str]) -> Figure:
     """Plot each column against each other below a diagonal of histograms."""
     size = min(points.shape[1], PAIRED)
-    fig = figure(max(MIN_SIZE, PANEL * size), max(MIN_SIZE, PANEL * size))
+    fig = figure(max(MIN_SIZE, PANEL_WIDTH * size), max(MIN_SIZE, PANEL_WIDTH * size))
     grid = fig.subplots(size, size, sharex="col")
     limits = [axis_limits(column) for column in points.T[:size]]
     shades = colours(labels, len(points))
@@ -130,7 +130,7 @@ def _pairs(points: np.ndarray, labels: Sequence[str] | None, title: str, names: 
                 dots(axes, points[:, [column, row]], shades)
                 axes.set(ylim=limits[row])
             axes.set_xlim(limits[column])
-            _name(axes, names[column] if row == size - 1 else "", names[row] if column == 0 else "", PANEL)
+            _name(axes, names[column] if row == size - 1 else "", names[row] if column == 0 else "", PANEL_WIDTH)
             axes.tick_params(labelbottom=row == size - 1, labelleft=column == 0 and row > 0)
     if points.shape[1] > PAIRED:
         title = f"{title}: the first {PAIRED} of {points.shape[1]} columns".removeprefix(": ")

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PANELS, ACROSS = 12, 2  # number of panels and of columns
+MAX_PANELS, COLUMNS = 12, 2  # per figure
 
 
 def _panels(x: np.ndarray) -> tuple[Figure, list[Axes], tuple[float, float]]:
-    count = min(len(x), PANELS)
-    rows = -(-count // ACROSS)
+    count = min(len(x), MAX_PANELS)
+    rows = -(-count // COLUMNS)
     fig = figure(9, 0.5 + 1.1 * rows)
-    axes = list(fig.subplots(rows, min(count, ACROSS), squeeze=False, sharex=True, sharey=True).flat)
+    axes = list(fig.subplots(rows, min(count, COLUMNS), squeeze=False, sharex=True, sharey=True).flat)
     finite = x[np.isfinite(x)]
     low, high = (float(finite.min()), float(finite.max())) if finite.size else (-1.0, 1.0)
     margin = 0.05 * (high - low) or 1.0
@@ -37,7 +37,7 @@ def _panels(x: np.ndarray) -> tuple[Figure, list[Axes], tuple[float, float]]:
 
 def lines(x: np.ndarray, title: str = "", columns: Sequence[str] = ()) -> Figure:
     """Draw the first series, one panel each, one colour per channel.  x: (N, T, C)."""
-    fig, panels, _ = _panels(x[:PANELS])
+    fig, panels, _ = _panels(x[:MAX_PANELS])
     for panel, series in zip(panels, x, strict=False):
         for k, column in enumerate(series.T):
             panel.plot(column, color=CYCLE[k % len(CYCLE)], lw=1)
@@ -52,16 +52,18 @@ def lines(x: np.ndarray, title: str = "", columns: Sequence[str] = ()) -> Figure
 def series_frames(film: Film, max_frames: int = FILM_FRAMES) -> Iterator[np.ndarray]:
     """Yield (H, W, 3) frames of series during generation, up to the generated time step."""
     last = film[-1][2]
-    fig, panels, _ = _panels(last[:PANELS])
+    fig, panels, _ = _panels(last[:MAX_PANELS])
     length = last.shape[1]
-    drawn = [[panel.plot([], [], color=CYCLE[k % len(CYCLE)], lw=1)[0] for k in range(last.shape[2])] for panel in panels]
+    curves_by_panel = [
+        [panel.plot([], [], color=CYCLE[k % len(CYCLE)], lw=1)[0] for k in range(last.shape[2])] for panel in panels
+    ]
     for panel in panels:
         panel.set_xlim(0, length - 1)
     for k in np.unique(np.linspace(0, len(film) - 1, max_frames).round().astype(int)):
-        written = max(1, round((1 - film[k][0]) * length))
-        for curves, series in zip(drawn, film[k][1], strict=False):
+        length_now = max(1, round((1 - film[k][0]) * length))
+        for curves, series in zip(curves_by_panel, film[k][1], strict=False):
             for curve, column in zip(curves, series.T, strict=True):
-                curve.set_data(np.arange(written), column[:written])
+                curve.set_data(np.arange(length_now), column[:length_now])
         yield pixels(fig)
 
 

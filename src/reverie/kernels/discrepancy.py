@@ -110,12 +110,12 @@ def _gram_sums(kernel: Kernel, x: Points, y: Points | None = None) -> _GramSums:
     """
     same_set = y is None
     other = x if y is None else y
-    like = x.new_empty(0, dtype=finest_dtype(x)) if isinstance(x, Tensor) else torch.empty(0, dtype=torch.float64)
-    total, squares = like.new_zeros(()), 0.0
-    rows, columns = like.new_zeros(len(x)), like.new_zeros(len(other))
+    empty = x.new_empty(0, dtype=finest_dtype(x)) if isinstance(x, Tensor) else torch.empty(0, dtype=torch.float64)
+    total, squares = empty.new_zeros(()), 0.0
+    rows, columns = empty.new_zeros(len(x)), empty.new_zeros(len(other))
 
     def block(i: slice, j: slice) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        k = kernel(x[i], other[j]).to(like)
+        k = kernel(x[i], other[j]).to(empty)
         if same_set and i == j:
             k = k - k.diagonal().diag()
         return k.sum(), k.detach().sum(1), k.detach().sum(0), k.detach().square().sum()
@@ -126,13 +126,13 @@ def _gram_sums(kernel: Kernel, x: Points, y: Points | None = None) -> _GramSums:
             if same_set and j.start < i.start:
                 continue
             # the backward pass recomputes each block to save memory
-            part, right, down, square = block(i, j) if keep else checkpoint(block, i, j, use_reentrant=False)
+            part, row_sums, column_sums, square = block(i, j) if keep else checkpoint(block, i, j, use_reentrant=False)
             multiplicity = 2 if same_set and i != j else 1
             total, squares = total + multiplicity * part, squares + multiplicity * float(square)
-            rows[i] += right
-            columns[j] += down
+            rows[i] += row_sums
+            columns[j] += column_sums
             if multiplicity == 2:
-                rows[j] += down
+                rows[j] += column_sums
     return _GramSums(total, rows, columns, squares)
 
 
@@ -140,11 +140,11 @@ def _quadratic(kernel: Kernel, x: Points, y: Points, biased: bool) -> MMD:
     n, m = len(x), len(y)
     xx, yy, xy = _gram_sums(kernel, x), _gram_sums(kernel, y), _gram_sums(kernel, x, y)
     if biased:
-        own_x = (xx.total + kernel.pairs(x, x).to(xx.total).sum()) / n**2
-        own_y = (yy.total + kernel.pairs(y, y).to(yy.total).sum()) / m**2
+        mean_xx = (xx.total + kernel.pairs(x, x).to(xx.total).sum()) / n**2
+        mean_yy = (yy.total + kernel.pairs(y, y).to(yy.total).sum()) / m**2
     else:
-        own_x, own_y = xx.total / (n * (n - 1)), yy.total / (m * (m - 1))
-    value = own_x + own_y - 2 * xy.total / (n * m)
+        mean_xx, mean_yy = xx.total / (n * (n - 1)), yy.total / (m * (m - 1))
+    value = mean_xx + mean_yy - 2 * xy.total / (n * m)
     return MMD(value.to(x.dtype) if isinstance(x, Tensor) else value, *_standard_errors(xx, yy, xy, n, m), n, m)
 
 
@@ -166,9 +166,9 @@ def _standard_errors(xx: _GramSums, yy: _GramSums, xy: _GramSums, n: int, m: int
     given_x = (row_y - across_y).var() - s_yy / m
     second = 2 * s_xx / n**2 + 2 * s_yy / m**2 + 4 * s_xy / (n * m)
     both = 4 * (given_y - s_xy / m) / n + 4 * (given_x - s_xy / n) / m + second
-    of_x = 4 * given_y / n + 2 * s_xx / n**2
+    variance_given_y = 4 * given_y / n + 2 * s_xx / n**2
     # the subtracted terms are estimates themselves, so bound the result from below
-    variances = torch.maximum(both, second / 4), torch.maximum(of_x, s_xx / n**2 / 2), second
+    variances = torch.maximum(both, second / 4), torch.maximum(variance_given_y, s_xx / n**2 / 2), second
     return float(variances[0].sqrt()), float(variances[1].sqrt()), float(variances[2].sqrt())
 
 

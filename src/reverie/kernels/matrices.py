@@ -127,6 +127,8 @@ def embed(matrix: Any) -> Tensor:
             f"the matrix has a negative eigenvalue ({smallest_eigenvalue(matrix):.1e} of the largest), so it is no Gram matrix"
         )
     values, vectors = torch.linalg.eigh(matrix)
-    kept = values > len(matrix) * torch.finfo(matrix.dtype).eps * values[-1]
-    points: Tensor = torch.linalg.cholesky(matrix) if kept.all() else (vectors[:, kept] * values[kept].sqrt()).flip(-1)
+    positive = values > len(matrix) * torch.finfo(matrix.dtype).eps * values[-1]
+    points: Tensor = (
+        torch.linalg.cholesky(matrix) if positive.all() else (vectors[:, positive] * values[positive].sqrt()).flip(-1)
+    )
     return points

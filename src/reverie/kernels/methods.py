@@ -108,8 +108,8 @@ def kernel_ridge(kernel: Kernel, x: Any, y: Any, penalty: float = 1e-3) -> RKHSF
     factor, failed = torch.linalg.cholesky_ex(k + penalty * torch.eye(len(k), dtype=k.dtype, device=k.device))
     if failed:
         raise UserError("the Gram matrix is singular at this penalty; raise it")
-    solved = torch.cholesky_solve(y.reshape(len(y), -1), factor)
-    return RKHSFunction(kernel, x, solved.reshape(y.shape))
+    coefficients = torch.cholesky_solve(y.reshape(len(y), -1), factor)
+    return RKHSFunction(kernel, x, coefficients.reshape(y.shape))
 
 
 def nadaraya_watson(kernel: Kernel, x: Any, y: Any, at: Any) -> Tensor:

@@ -34,8 +34,14 @@ def evaluate(open_runs: OpenRuns, job: Job, request: EvaluateRequest) -> dict[st
     runs = [{"verdict": list(report.verdict), "table": report.table()} for report in reports]
     if len(reports) == 1:
         return {"runs": runs, "command": command}
-    compared = api.compare(reports)
-    return {"runs": runs, "names": compared.names, "verdict": compared.verdict(), "rows": compared.table(), "command": command}
+    comparison = api.compare(reports)
+    return {
+        "runs": runs,
+        "names": comparison.names,
+        "verdict": comparison.verdict(),
+        "rows": comparison.table(),
+        "command": command,
+    }
 
 
 def inspect(open_runs: OpenRuns, job: Job, request: InspectRequest) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MAX_UNAUTHENTICATED = 384  # connections; beyond it the oldest of the peer with the most is closed
 HEADER_TIMEOUT = 10.0  # seconds until the first authenticated request
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-ESTABLISHED, ROOT = "01", 0  # state of a connection; user id of root, who can read our files anyway
+ESTABLISHED, ROOT = "01", 0  # state of a connection; user id of root, who can read all files anyway
 
 
 class LimitedProtocol(H11Protocol):
@@ -30,10 +30,16 @@ class LimitedProtocol(H11Protocol):
         """Start the timeout, and close the oldest connection if too many are unauthenticated."""
         super().connection_made(transport)
         self.timer = self.loop.call_later(HEADER_TIMEOUT, self._expire)
-        waiting = [one for one in self.connections if isinstance(one, LimitedProtocol) and not one.authenticated]
+        waiting = [
+            connection
+            for connection in self.connections
+            if isinstance(connection, LimitedProtocol) and not connection.authenticated
+        ]
         if len(waiting) > MAX_UNAUTHENTICATED:
-            busiest = Counter(one.peer for one in waiting).most_common(1)[0][0]
-            min((one for one in waiting if one.peer == busiest), key=lambda one: one.opened).abort()
+            busiest = Counter(connection.peer for connection in waiting).most_common(1)[0][0]
+            min(
+                (connection for connection in waiting if connection.peer == busiest), key=lambda connection: connection.opened
+            ).abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timeout."""
@@ -52,15 +58,15 @@ class LimitedProtocol(H11Protocol):
 
     def unread(self) -> int:
         """Return the bytes sent but not acknowledged by the peer, where the system reports them (tcp(7), SIOCOUTQ)."""
-        held = bytearray(4)
+        buffer = bytearray(4)
         try:
             import fcntl
             import termios
 
-            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, held)
+            fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, buffer)
         except (ImportError, OSError, AttributeError):
             pass
-        return int.from_bytes(held, sys.byteorder) + self.transport.get_write_buffer_size()
+        return int.from_bytes(buffer, sys.byteorder) + self.transport.get_write_buffer_size()
 
     def abort(self) -> None:
         """Close the connection at once."""
@@ -91,6 +97,6 @@ def users_of(client: int, server: int) -> set[int] | None:
 
 
 def may_redeem_code(client: tuple[str, int] | None, server: int) -> bool:
-    """Return whether a peer is a process of our own user or of root; True if the system does not report it."""
+    """Return whether a peer is a process of the same user or of root; True if the system does not report it."""
     users = users_of(client[1], server) if client else set()
     return users is None or (bool(users) and users <= {os.getuid(), ROOT})

@@ -70,7 +70,7 @@ class Guard:
         return code
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Refuse the request, set the cookie, or pass the request on and add security headers to the response."""
+        """Refuse the request, set the cookie, or forward the request and add security headers to the response."""
         if scope["type"] not in ("http", "websocket"):
             await self.app(scope, receive, send)
             return
@@ -103,7 +103,7 @@ class Guard:
     def check_origin(self, scope: Scope, headers: dict[str, str]) -> None:
         """Refuse requests to another host or from another origin."""
         host = headers.get("host", "").lower()
-        if not self._is_ours(host):
+        if not self._is_own_host(host):
             raise Refused(421, "unknown host; open the address that `reverie studio` printed")
         origin = headers.get("origin")
         needs_origin = scope["type"] == "websocket" or scope["method"] not in ("GET", "HEAD")
@@ -123,7 +123,7 @@ class Guard:
         if cookie is None or not secrets.compare_digest(cookie.value.encode(), self.token.encode()):
             raise Refused(401, "invalid token or used code; open the address that `reverie studio` printed, with its token")
 
-    def _is_ours(self, host: str) -> bool:
+    def _is_own_host(self, host: str) -> bool:
         name, colon, port = host.rpartition(":")
         if not colon or not port.isdecimal() or int(port) != self.port:
             return False

@@ -21,14 +21,14 @@ from reverie.studio.serialize import serialize
 MAX_QUEUED = 12  # jobs behind the running one
 MAX_EVENTS, MAX_BYTES = 96, 48 * 2**20  # buffered for one client
 HEARTBEAT, SEND_TIMEOUT = 15.0, 60.0  # seconds between keep-alives; seconds without progress until a client is dropped
-CONTESTED_TIMEOUT, POLL_INTERVAL = 3.0, 0.2  # seconds: the same while other jobs wait; between checks
+CONTESTED_TIMEOUT, POLL_INTERVAL = 3.0, 0.2  # seconds: send timeout while other jobs wait; interval of checks
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store"), (b"x-accel-buffering", b"no"),
 ]  # fmt: skip
 
 
 class Cancelled(BaseException):
-    """The job was cancelled; not an `Exception`, so that no handler on the way treats it as a failure."""
+    """The job was cancelled; not an `Exception`, so that `except Exception` does not catch it."""
 
 
 class Busy(UserError):
@@ -52,9 +52,9 @@ class Channel:
             self._events.append((message, droppable))
             self._bytes += len(message)
             while len(self._events) > MAX_EVENTS or self._bytes > MAX_BYTES:
-                old = next((k for k, (_, is_droppable) in enumerate(self._events) if is_droppable), 0)
-                self._bytes -= len(self._events[old][0])
-                del self._events[old]
+                index = next((k for k, (_, is_droppable) in enumerate(self._events) if is_droppable), 0)
+                self._bytes -= len(self._events[index][0])
+                del self._events[index]
         self._wake()
 
     def end(self) -> None:
@@ -204,12 +204,12 @@ class EventStream:
     async def _until_stalled(self, unread: Callable[[], int]) -> None:
         """Return when the client has read nothing for the timeout.  unread: returns the bytes sent but not yet read."""
         clock = asyncio.get_running_loop().time
-        most, since = -1, clock()
-        while clock() - since <= (CONTESTED_TIMEOUT if self.is_contested() else SEND_TIMEOUT):
+        max_read, progress_time = -1, clock()
+        while clock() - progress_time <= (CONTESTED_TIMEOUT if self.is_contested() else SEND_TIMEOUT):
             await asyncio.sleep(POLL_INTERVAL)
             pending = unread()
-            if self._sent - pending > most or not (pending or self._sending):
-                most, since = self._sent - pending, clock()
+            if self._sent - pending > max_read or not (pending or self._sending):
+                max_read, progress_time = self._sent - pending, clock()
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -76,10 +76,10 @@ class Library:
     def overview(self, run: LibraryItem) -> dict[str, Any]:
         """Return the overview of a run with its data; read again only if its files have changed."""
         stamp = tuple(_stamp(run.path / name) for name in ("config.toml", "metrics.jsonl", "model.safetensors", "checkpoints"))
-        known = self._overviews.get(run.path)
-        if known is None or known[0] != stamp:
-            known = self._overviews[run.path] = stamp, {**api.overview(run.path).as_row(), **_data_overview(run.path)}
-        return known[1]
+        cached = self._overviews.get(run.path)
+        if cached is None or cached[0] != stamp:
+            cached = self._overviews[run.path] = stamp, {**api.overview(run.path).as_row(), **_data_overview(run.path)}
+        return cached[1]
 
     def data(self) -> list[LibraryItem]:
         """Return the folders and files below the folder that may be datasets."""
@@ -119,7 +119,7 @@ def _stamp(path: Path) -> tuple[int, int] | None:
 
 def _candidates(folder: Path, runs: set[Path], depth: int) -> Iterator[Path]:
     """Yield image folders, with or without class subfolders, and data files; skip links."""
-    inner, images = [], 0
+    subfolders, images = [], 0
     try:
         with os.scandir(folder) as entries:
             for entry in entries:
@@ -127,19 +127,19 @@ def _candidates(folder: Path, runs: set[Path], depth: int) -> Iterator[Path]:
                     continue
                 path = folder / entry.name
                 if entry.is_dir(follow_symlinks=False):
-                    inner.append(path)
+                    subfolders.append(path)
                 elif api.is_image(entry.name):
                     images += 1
                 elif path.suffix.lower() in api.READERS:
                     yield path
     except OSError:
         return
-    inner = [path for path in inner if path not in runs]
-    classes = [path for path in inner if _has_images(path)]
+    subfolders = [path for path in subfolders if path not in runs]
+    classes = [path for path in subfolders if _has_images(path)]
     if images or len(classes) > 1:
         yield folder
     if depth < MAX_DEPTH and not images and (len(classes) < 2 or depth == 0):
-        for path in inner:
+        for path in subfolders:
             yield from _candidates(path, runs, depth + 1)
 
 

@@ -15,8 +15,8 @@ from reverie.base.errors import UserError
 from reverie.studio.library import Library
 
 T = TypeVar("T")
-MAX_RUNS, MAX_DATASETS, MAX_IMAGES, MAX_SAMPLES = 3, 2, 64, 12  # kept at a time
-MAX_NUMBERS = 2**26  # of one array of samples that is kept
+MAX_RUNS, MAX_DATASETS, MAX_IMAGES, MAX_SAMPLES = 3, 2, 64, 12  # cached at a time
+MAX_NUMBERS = 2**26  # in one cached array of samples
 
 
 class LRUCache(OrderedDict[str, T], Generic[T]):

@@ -19,7 +19,7 @@ from reverie.studio.requests import MAX_IMAGES, NearestRequest, SampleFileReques
 from reverie.studio.serialize import pack_floats, png_url
 
 MAX_FRAMES = 60  # of one trajectory
-FRAME_SHARE = 0.25  # of the sampling time that frames may take
+FRAME_SHARE = 0.25  # maximum share of the sampling time spent on frames
 BLOCK = 4096  # training samples per distance computation
 MIME = {"png": "image/png", "gif": "image/gif", "mp4": "video/mp4", "npy": "application/octet-stream"}
 
@@ -49,7 +49,7 @@ def equivalents(open_runs: OpenRuns, run: api.Run, request: SampleRequest, out: 
 
 
 def sample(open_runs: OpenRuns, job: Job, request: SampleRequest) -> dict[str, Any]:
-    """Generate samples; send frames with x_t and the predicted x0 while they take little of the time."""
+    """Generate samples; send frames with x_t and the predicted x0, limited to FRAME_SHARE of the time."""
     run = open_runs.run(request.run)
     _check(run, request)
     options: Any = request.options()
@@ -62,8 +62,8 @@ def sample(open_runs: OpenRuns, job: Job, request: SampleRequest) -> dict[str, A
             now = time.monotonic()
             is_due = frame.i * MAX_FRAMES >= count * frame.of and frame_time <= FRAME_SHARE * (now - start)
             if is_due or frame.i in (0, frame.of - 1):
-                moment = {"step": frame.i, "steps": frame.of, "t": float(frame.t)}
-                job.send("frame", {**moment, **_both(run, run.decode(frame.x), run.decode(frame.x0))}, droppable=True)
+                progress = {"step": frame.i, "steps": frame.of, "t": float(frame.t)}
+                job.send("frame", {**progress, **_frame_data(run, run.decode(frame.x), run.decode(frame.x0))}, droppable=True)
                 count, frame_time = count + 1, frame_time + time.monotonic() - now
             last = frame
     x = run.decode_final(last)
@@ -75,7 +75,7 @@ def sample(open_runs: OpenRuns, job: Job, request: SampleRequest) -> dict[str, A
     }  # fmt: skip
 
 
-def _both(run: api.Run, x: np.ndarray, x0: np.ndarray) -> dict[str, Any]:
+def _frame_data(run: api.Run, x: np.ndarray, x0: np.ndarray) -> dict[str, Any]:
     """Return x_t and the predicted x0: images as an atlas of two rows, points as numbers."""
     if run.kind == "images":
         return {"image": png_url(atlas(to_uint8(x), to_uint8(x0)))}

@@ -72,12 +72,12 @@ def serve(folder: Path, form: list[FormField], *, host: str | None = None, port:
     api.load_all()
     studio, token = Studio(folder, form), secrets.token_urlsafe(24)
     listener = open_socket(host, port)
-    bound = listener.getsockname()[1]
-    shown = "127.0.0.1" if host is None else host
+    bound_port = listener.getsockname()[1]
+    display_host = "127.0.0.1" if host is None else host
     if host in ALL_INTERFACES:
-        shown = socket.gethostname().lower()
-    origin = f"http://{f'[{shown}]' if ':' in shown else shown}:{bound}"
-    guard = make_guard(studio.app(), token, bound, host)
+        display_host = socket.gethostname().lower()
+    origin = f"http://{f'[{display_host}]' if ':' in display_host else display_host}:{bound_port}"
+    guard = make_guard(studio.app(), token, bound_port, host)
     config = uvicorn.Config(
         guard, log_level="warning", access_log=False, http=LimitedProtocol, timeout_graceful_shutdown=1, server_header=False,
         date_header=False, ws="none",

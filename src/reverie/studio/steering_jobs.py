@@ -124,10 +124,10 @@ def illusion(open_runs: OpenRuns, job: Job, request: IllusionRequest) -> dict[st
     results = api.illusion(run, request.views, request.labels or None, request.n, on_progress=job.progress, **options)
     views = [
         {
-            "title": title, "image": _row(results.in_view(k)), "rotation": placed.view.turn, "sign": placed.sign,
-            "source": placed.source.tolist(),
+            "title": title, "image": _row(results.in_view(k)), "rotation": sized_view.view.turn, "sign": sized_view.sign,
+            "source": sized_view.source.tolist(),
         }
-        for k, (title, placed) in enumerate(zip(results.titles, results.views, strict=True))
+        for k, (title, sized_view) in enumerate(zip(results.titles, results.views, strict=True))
     ]  # fmt: skip
     arguments = [open_runs.library.display_path(run.path), "--views", ",".join(request.views)]
     arguments += ["--labels", ",".join(request.labels)] if request.labels else []

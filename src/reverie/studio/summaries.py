@@ -50,7 +50,7 @@ class Summaries:
         return {"folder": str(self.library.root), "tables": tables, "families": families, "demos": demos, "form": form}
 
     def studio(self) -> dict[str, Any]:
-        """Return what does not change: the tables of names, the training form, the demos."""
+        """Return the constant data of the page: the tables of names, the training form, the demos."""
         return self._constants
 
     def runs(self) -> list[dict[str, Any]]:
@@ -92,7 +92,7 @@ class Summaries:
         }  # fmt: skip
 
     def progress(self, run: LibraryItem) -> dict[str, Any]:
-        """Return what changes during training: the metrics, the doctor's findings, and the previews."""
+        """Return the progress of training: the metrics, the doctor's findings, and the previews."""
         try:
             rows = api.read_metrics(run.path)
             findings = [str(finding) for finding in api.read_findings(run.path)]
@@ -160,5 +160,5 @@ def _size(run: Path) -> dict[str, float]:
 
 def _subsample(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return about MAX_ROWS rows of metrics, with all held-out checks among them."""
-    every = -(-len(rows) // MAX_ROWS)
-    return [row for k, row in enumerate(rows) if k % every == 0 or "held_out" in row or k == len(rows) - 1]
+    stride = -(-len(rows) // MAX_ROWS)
+    return [row for k, row in enumerate(rows) if k % stride == 0 or "held_out" in row or k == len(rows) - 1]

@@ -98,41 +98,41 @@ class Trainings:
     def stop(self, run: LibraryItem) -> None:
         """Interrupt the training of a run, as Ctrl-C does, or remove it from the queue."""
         with self._lock:
-            ours = self.started.get(run.id)
-            if ours is not None and ours.process is None:
+            training = self.started.get(run.id)
+            if training is not None and training.process is None:
                 del self.started[run.id]
-            elif ours is not None and ours.process is not None and ours.process.poll() is None:
-                ours.process.send_signal(signal.SIGINT)
+            elif training is not None and training.process is not None and training.process.poll() is None:
+                training.process.send_signal(signal.SIGINT)
             else:
                 api.interrupt(run.path)
 
     def state(self, run: LibraryItem) -> dict[str, Any]:
-        """Return whether a run is training, its place in the queue, its last output, and its error."""
-        ours = self.started.get(run.id)
-        process = ours.process if ours is not None else None
+        """Return whether a run is training, its position in the queue, its last output, and its error."""
+        training = self.started.get(run.id)
+        process = training.process if training is not None else None
         code = process.poll() if process is not None else None
         is_training = api.holder(run.path) is not None or (process is not None and code is None)
-        log = _tail(ours.log) if ours is not None and process is not None else ""
+        log = _tail(training.log) if training is not None and process is not None else ""
         failed = _error_message(log) if code not in SUCCESS else None
         return {"training": is_training, "queued": self.queued(run), "log": log, "failed": failed}
 
     def queued(self, run: LibraryItem) -> int | None:
-        """Return how many trainings are queued before that of a run, None if it is not queued."""
+        """Return the number of trainings queued before that of a run, None if it is not queued."""
         with self._lock:
-            queue = [one.run.id for one in self._queue()]
+            queue = [training.run.id for training in self._queue()]
         return queue.index(run.id) if run.id in queue else None
 
     def preparing(self) -> list[LibraryItem]:
         """Return the runs that are queued or started and have no config file yet."""
         with self._lock:
             started = list(self.started.values())
-        return [one.run for one in started if not (one.run.path / "config.toml").exists()]
+        return [training.run for training in started if not (training.run.path / "config.toml").exists()]
 
     def close(self) -> list[str]:
-        """Start no more trainings; return the names of the queued ones.  Running trainings continue."""
+        """Stop starting trainings; return the names of the queued ones.  Running trainings continue."""
         with self._lock:
             self._closed = True
-            return [one.run.name for one in self._queue()]
+            return [training.run.name for training in self._queue()]
 
     def command(self, data: str, name: str, options: Mapping[str, Any]) -> str:
         """Return the equivalent command."""
@@ -142,7 +142,7 @@ class Trainings:
         return shlex.join(["reverie", "train", source, "--out", path, *self._arguments(options)])
 
     def _arguments(self, options: Mapping[str, Any]) -> list[str]:
-        fields, arguments = {one.name: one for one in self.form}, []
+        fields, arguments = {field.name: field for field in self.form}, []
         for key, value in options.items():
             if key not in fields:
                 raise UserError(f"unknown option: {key!r}; use the fields of the form")
@@ -153,7 +153,7 @@ class Trainings:
         return run.id in self.started and self.started[run.id].is_active
 
     def _queue(self) -> list[StartedTraining]:
-        return [one for one in self.started.values() if one.process is None]
+        return [training for training in self.started.values() if training.process is None]
 
     def _enqueue(self, run: LibraryItem, arguments: list[str]) -> LibraryItem:
         """Append a training to the queue, and start it if fewer than MAX_RUNNING are running."""
@@ -171,21 +171,21 @@ class Trainings:
     def _start_next(self) -> None:
         """Start queued trainings while fewer than MAX_RUNNING are running."""
         with self._lock:
-            running = sum(one.process is not None and one.is_active for one in self.started.values())
-            for one in self._queue()[: 0 if self._closed else max(0, MAX_RUNNING - running)]:
-                self._launch(one)
+            running = sum(training.process is not None and training.is_active for training in self.started.values())
+            for training in self._queue()[: 0 if self._closed else max(0, MAX_RUNNING - running)]:
+                self._launch(training)
 
-    def _launch(self, one: StartedTraining) -> None:
+    def _launch(self, training: StartedTraining) -> None:
         try:
-            one.log.unlink(missing_ok=True)
-            with one.log.open("xb") as file:
-                one.process = process = subprocess.Popen(
-                    [sys.executable, "-m", "reverie", "train", *one.arguments], stdin=subprocess.DEVNULL, stdout=file,
+            training.log.unlink(missing_ok=True)
+            with training.log.open("xb") as file:
+                training.process = process = subprocess.Popen(
+                    [sys.executable, "-m", "reverie", "train", *training.arguments], stdin=subprocess.DEVNULL, stdout=file,
                     stderr=file, cwd=self.library.root, start_new_session=True,
                 )  # fmt: skip
         except OSError as error:
-            del self.started[one.run.id]
-            raise UserError(f"cannot start the training of {one.run.name}: {reason(error)}") from None
+            del self.started[training.run.id]
+            raise UserError(f"cannot start the training of {training.run.name}: {reason(error)}") from None
         threading.Thread(target=self._wait_for, args=(process,), daemon=True).start()
 
     def _wait_for(self, process: subprocess.Popen[bytes]) -> None:

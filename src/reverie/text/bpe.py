@@ -14,11 +14,11 @@ Pair = tuple[str, str]
 
 def count_pairs(words: Mapping[tuple[str, ...], int]) -> Counter[Pair]:
     """Count adjacent pairs in words, weighted by word counts."""
-    found: Counter[Pair] = Counter()
-    for word, times in words.items():
+    counts: Counter[Pair] = Counter()
+    for word, count in words.items():
         for pair in itertools.pairwise(word):
-            found[pair] += times
-    return found
+            counts[pair] += count
+    return counts
 
 
 def apply_merge(word: Sequence[str], pair: Pair) -> tuple[str, ...]:
@@ -38,19 +38,19 @@ def merges(words: Iterable[str], most: int, least: int = 2) -> Iterator[tuple[Pa
     count of a pair.  Ties go to the pair of earlier tokens: characters by code point, then merged tokens by age.
     """
     words_as_tokens = Counter(tuple(word) for word in words)
-    number = {symbol: k for k, symbol in enumerate(sorted({symbol for word in words_as_tokens for symbol in word}))}
+    rank = {symbol: k for k, symbol in enumerate(sorted({symbol for word in words_as_tokens for symbol in word}))}
     for _ in range(most):
         counts = count_pairs(words_as_tokens)
         if not counts:
             return
-        pair = min(counts, key=lambda p: (-counts[p], number[p[0]], number[p[1]]))
+        pair = min(counts, key=lambda p: (-counts[p], rank[p[0]], rank[p[1]]))
         if counts[pair] < least:
             return
         yield pair, counts[pair]
-        number.setdefault("".join(pair), len(number))
+        rank.setdefault("".join(pair), len(rank))
         changed: Counter[tuple[str, ...]] = Counter()
-        for word, times in words_as_tokens.items():
-            changed[apply_merge(word, pair)] += times
+        for word, count in words_as_tokens.items():
+            changed[apply_merge(word, pair)] += count
         words_as_tokens = changed
 
 

@@ -20,7 +20,7 @@ from reverie.text.tokenizer import (
 
 
 def common_alphabet(texts: Iterable[str], max_size: int = MAX_ALPHABET) -> str:
-    """Return the characters of texts sorted by code point, only the most frequent ones if there are too many."""
+    """Return the characters of texts sorted by code point, at most the `max_size` most frequent ones."""
     counts: Counter[str] = Counter()
     for text in texts:
         counts.update(text)
@@ -74,9 +74,9 @@ class ByteBPE:
         return ByteBPETokenizer(learned_merges(_chunks(texts), BYTE_SYMBOLS, self.size - 257, on_bytes=True))
 
 
-def _check_size(size: int, least: int) -> int:
-    if not least <= size <= MAX_VOCABULARY:
-        raise UserError(f"the vocabulary size of this tokenizer must be from {least:,} to {MAX_VOCABULARY:,}, got {size:,}")
+def _check_size(size: int, min_size: int) -> int:
+    if not min_size <= size <= MAX_VOCABULARY:
+        raise UserError(f"the vocabulary size of this tokenizer must be from {min_size:,} to {MAX_VOCABULARY:,}, got {size:,}")
     return size
 
 

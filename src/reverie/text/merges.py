@@ -47,11 +47,13 @@ class CharacterBPETokenizer(CharacterTokenizer):
 
     def encode(self, text: str) -> Ids:
         """Return the tokens of a text."""
-        known = self._lookup(text)[1]
-        ends = np.flatnonzero(np.diff(known)) + 1
+        in_alphabet = self._lookup(text)[1]
+        ends = np.flatnonzero(np.diff(in_alphabet)) + 1
         bounds = [0, *ends.tolist(), len(text)]
         return concatenate(
-            _split(self.splitter, text[a:b]) if known[a] else nibbles(text[a:b]) for a, b in itertools.pairwise(bounds) if b > a
+            _split(self.splitter, text[a:b]) if in_alphabet[a] else nibbles(text[a:b])
+            for a, b in itertools.pairwise(bounds)
+            if b > a
         )
 
     def words(self, text: str) -> list[str]:
@@ -86,13 +88,13 @@ class ByteBPETokenizer(Tokenizer):
 
 
 def _vocabulary(alphabet: str, merges: Iterable[tuple[str, str]], first: int) -> dict[str, int]:
-    """Return the token of each string: first the alphabet, then the result of each merge."""
-    found = {symbol: first + k for k, symbol in enumerate(alphabet)}
+    """Return the token of each string: the alphabet first, then the result of each merge."""
+    tokens = {symbol: first + k for k, symbol in enumerate(alphabet)}
     for a, b in merges:
-        if a not in found or b not in found:
+        if a not in tokens or b not in tokens:
             raise UserError(f"a tokenizer merges {a!r} and {b!r}, which are not both tokens before that merge")
-        found.setdefault(a + b, first + len(found))
-    return found
+        tokens.setdefault(a + b, first + len(tokens))
+    return tokens
 
 
 def _import_tokenizers() -> Any:
@@ -107,11 +109,11 @@ def _import_tokenizers() -> Any:
 
 def _splitter(vocabulary: dict[str, int], merges: Sequence[tuple[str, str]], on_bytes: bool) -> tokenizers.Tokenizer:
     library = _import_tokenizers()
-    found: tokenizers.Tokenizer = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=list(merges)))
+    splitter: tokenizers.Tokenizer = library.Tokenizer(library.models.BPE(vocab=vocabulary, merges=list(merges)))
     words = library.pre_tokenizers.Split(library.Regex(WORD_PATTERN), "isolated")
     byte_level = library.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    found.pre_tokenizer = library.pre_tokenizers.Sequence([words, byte_level]) if on_bytes else words
-    return found
+    splitter.pre_tokenizer = library.pre_tokenizers.Sequence([words, byte_level]) if on_bytes else words
+    return splitter
 
 
 def _split(splitter: tokenizers.Tokenizer, text: str) -> Ids:
@@ -132,8 +134,8 @@ def learned_merges(texts: Iterable[str], alphabet: str, tokens: int, on_bytes: b
     )
     alphabet_set = set(alphabet)
     splitter.train_from_iterator(texts if on_bytes else (_only_alphabet(text, alphabet_set) for text in texts), trainer)
-    found = json.loads(splitter.to_str())["model"]["merges"]
-    return tuple((str(a), str(b)) for a, b in found)
+    pairs = json.loads(splitter.to_str())["model"]["merges"]
+    return tuple((str(a), str(b)) for a, b in pairs)
 
 
 def _only_alphabet(text: str, alphabet_set: set[str]) -> str:

@@ -18,16 +18,16 @@ class Passages:
 
     def __init__(self, long: np.ndarray, texts: Sequence[np.ndarray]) -> None:
         self.count, gap = len(long), np.array([-1])
-        parts, self.starts, at = [long.astype(np.int64)], list[int](), len(long)
+        parts, self.starts, offset = [long.astype(np.int64)], list[int](), len(long)
         for k, text in enumerate(texts):
             parts += [gap - k, text.astype(np.int64)]  # separators, which occur nowhere else
-            self.starts.append(at + 1)
-            at += 1 + len(text)
+            self.starts.append(offset + 1)
+            offset += 1 + len(text)
         self.lengths = [len(text) for text in texts]
-        whole = np.concatenate([*parts, gap - len(texts)])
-        self.ranks = [np.unique(whole, return_inverse=True)[1].astype(np.int64)]
-        most = min(max(self.lengths, default=0), MAX_PASSAGE)
-        while 2 ** len(self.ranks) <= most:
+        joined = np.concatenate([*parts, gap - len(texts)])
+        self.ranks = [np.unique(joined, return_inverse=True)[1].astype(np.int64)]
+        max_length = min(max(self.lengths, default=0), MAX_PASSAGE)
+        while 2 ** len(self.ranks) <= max_length:
             self.ranks.append(np.unique(self._keys(2 ** len(self.ranks)), return_inverse=True)[1].astype(np.int64))
 
     def _keys(self, length: int) -> np.ndarray:
@@ -36,8 +36,8 @@ class Passages:
         size, ranks_at_level = 2**level, self.ranks[level]
         if length == size:
             return ranks_at_level
-        far = min(length - size, len(ranks_at_level))
-        return ranks_at_level[: len(ranks_at_level) - far] * (int(ranks_at_level.max()) + 1) + ranks_at_level[far:]
+        shift = min(length - size, len(ranks_at_level))
+        return ranks_at_level[: len(ranks_at_level) - shift] * (int(ranks_at_level.max()) + 1) + ranks_at_level[shift:]
 
     def found(self, length: int) -> list[np.ndarray]:
         """Return for each text whether its substring of this length at each position occurs in the corpus, as bool arrays."""

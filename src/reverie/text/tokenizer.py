@@ -106,26 +106,26 @@ class CharacterTokenizer(Tokenizer):
 
     def encode(self, text: str) -> Ids:
         """Return the tokens of a text."""
-        index, known = self._lookup(text)
+        index, in_alphabet = self._lookup(text)
         ids = (index + 1 + NIBBLES).astype(np.int32)
-        if known.all():
+        if in_alphabet.all():
             return ids
-        return concatenate(nibbles(text[k]) if not known[k] else ids[k : k + 1] for k in range(len(text)))
+        return concatenate(nibbles(text[k]) if not in_alphabet[k] else ids[k : k + 1] for k in range(len(text)))
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return the text of tokens; an unpaired nibble becomes U+FFFD."""
-        spelled, half = bytearray(), None
+        data, high_nibble = bytearray(), None
         for k in ids:
             if 0 < k <= NIBBLES:
-                if half is not None:
-                    spelled.append(half * 16 + k - 1)
-                half = k - 1 if half is None else None
+                if high_nibble is not None:
+                    data.append(high_nibble * 16 + k - 1)
+                high_nibble = k - 1 if high_nibble is None else None
                 continue
-            if half is not None:
-                spelled.append(0xFF)
-                half = None
-            spelled += self.pieces[k]
-        return from_utf8(bytes(spelled) + (b"\xff" if half is not None else b""))
+            if high_nibble is not None:
+                data.append(0xFF)
+                high_nibble = None
+            data += self.pieces[k]
+        return from_utf8(bytes(data) + (b"\xff" if high_nibble is not None else b""))
 
     def spelled(self, token: int) -> str:
         """Return the text of one token for display."""
@@ -140,5 +140,5 @@ def nibbles(text: str) -> Ids:
 
 def concatenate(parts: Iterable[Ids]) -> Ids:
     """Return all tokens in one array, which may be empty."""
-    found = list(parts)
-    return np.concatenate(found) if found else np.empty(0, np.int32)
+    arrays = list(parts)
+    return np.concatenate(arrays) if arrays else np.empty(0, np.int32)

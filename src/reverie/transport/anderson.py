@@ -15,26 +15,26 @@ class Anderson:
 
     def __init__(self, weights: Tensor, memory: int) -> None:
         self.weights, self.memory = weights, memory
-        self.past: list[tuple[Tensor, Tensor]] = []  # (map(x), map(x) - x)
+        self.history: list[tuple[Tensor, Tensor]] = []  # (map(x), map(x) - x)
 
     def reset(self) -> None:
         """Clear the history; call it when the map has changed."""
-        self.past.clear()
+        self.history.clear()
 
     def next(self, x: Tensor, mapped: Tensor) -> Tensor:
         """Return the next iterate from the current x and map(x)."""
         residual = mapped - x
-        if not self.past:
+        if not self.history:
             extrapolated = mapped
         else:
-            change = residual[..., None, :] - torch.stack([r for _, r in self.past], -2)  # (..., k, m)
-            step = mapped[..., None, :] - torch.stack([y for y, _ in self.past], -2)
+            change = residual[..., None, :] - torch.stack([r for _, r in self.history], -2)  # (..., k, m)
+            step = mapped[..., None, :] - torch.stack([y for y, _ in self.history], -2)
             scaled = change * self.weights[..., None, :]
             gram = scaled @ change.mT
-            size = gram.diagonal(dim1=-2, dim2=-1)
-            ridge = 1e-13 * size.sum(-1, keepdim=True) + torch.finfo(gram.dtype).tiny
-            gram = gram + torch.diag_embed(ridge.expand_as(size))
-            share = torch.linalg.solve(gram, (scaled @ residual[..., None]))
-            extrapolated = mapped - (share.mT @ step)[..., 0, :]
-        self.past = [*self.past, (mapped, residual)][-self.memory :]
+            squares = gram.diagonal(dim1=-2, dim2=-1)
+            ridge = 1e-13 * squares.sum(-1, keepdim=True) + torch.finfo(gram.dtype).tiny
+            gram = gram + torch.diag_embed(ridge.expand_as(squares))
+            coefficients = torch.linalg.solve(gram, (scaled @ residual[..., None]))
+            extrapolated = mapped - (coefficients.mT @ step)[..., 0, :]
+        self.history = [*self.history, (mapped, residual)][-self.memory :]
         return extrapolated

@@ -112,9 +112,9 @@ def sinkhorn_divergence(
         return sinkhorn(problem, epsilon, scale=scale, tolerance=tolerance, max_iterations=max_iterations)
 
     problem = between(x, y, a, b, cost)
-    both = solve_precisely(problem, scale)
-    own = [solve_precisely(between(z, z, w, w, cost), both.epsilon / epsilon).value for z, w in ((x, a), (y, b))]
-    return (both.value - (own[0] + own[1]) / 2).to(problem.dtype)
+    cross = solve_precisely(problem, scale)
+    self_values = [solve_precisely(between(z, z, w, w, cost), cross.epsilon / epsilon).value for z, w in ((x, a), (y, b))]
+    return (cross.value - (self_values[0] + self_values[1]) / 2).to(problem.dtype)
 
 
 def _unit(problem: Problem, scale: float | Tensor | None) -> Tensor:

@@ -92,5 +92,5 @@ def _norm(gap: Tensor, mass: Tensor, p: float) -> Tensor:
     if math.isinf(p):
         return largest
     unit = torch.where(largest > 0, largest, 1.0).detach()  # normalized, so that powers do not overflow
-    most = (torch.finfo(gap.dtype).max / 4) ** (1 / p)  # for segments without mass, which may be longer
-    return unit * root((mass * (gap / unit[..., None]).clamp(max=most) ** p).sum(-1), p)
+    max_ratio = (torch.finfo(gap.dtype).max / 4) ** (1 / p)  # for segments without mass, which may be longer
+    return unit * root((mass * (gap / unit[..., None]).clamp(max=max_ratio) ** p).sum(-1), p)

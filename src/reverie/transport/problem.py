@@ -60,8 +60,8 @@ class Problem:
         total = mass = torch.zeros((), device=self.a.device)
         for rows in self.blocks():
             c = self.tile(rows)
-            chosen = self.a[..., rows, None] * self.b[..., None, :] * c.isfinite()
-            total, mass = total + (chosen * finite(c)).sum((-2, -1)), mass + chosen.sum((-2, -1))
+            weights = self.a[..., rows, None] * self.b[..., None, :] * c.isfinite()
+            total, mass = total + (weights * finite(c)).sum((-2, -1)), mass + weights.sum((-2, -1))
         return total / mass
 
     @property

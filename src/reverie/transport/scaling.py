@@ -59,8 +59,8 @@ def scale_matrix(
     problem = problem_from_costs(-k.log(), rows, columns)
     if tolerance is None:
         tolerance = attainable_tolerance(1e-9, k.dtype)
-    one, start = k.new_ones(k.shape[:-2]), torch.zeros_like(problem.b)
-    f, g, errors = solve(problem, 1.0, one, tolerance, max_iterations, start)
+    unit, start = k.new_ones(k.shape[:-2]), torch.zeros_like(problem.b)
+    f, g, errors = solve(problem, 1.0, unit, tolerance, max_iterations, start)
     if not errors[-1] <= tolerance:
         warnings.warn(
             f"matrix scaling did not converge in {len(errors)} iterations: the marginal error is {errors[-1]:.1e}, the"

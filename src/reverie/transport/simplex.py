@@ -11,7 +11,7 @@ from torch import Tensor
 from reverie.base.errors import UserError
 from reverie.transport.problem import Problem, finite
 
-MAX_SIMPLEX_ITERATIONS = 10_000_000  # far more than thousands of points need
+MAX_SIMPLEX_ITERATIONS = 10_000_000  # more than enough for thousands of points
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,9 +53,9 @@ def _simplex(costs: np.ndarray, a: np.ndarray, b: np.ndarray) -> tuple[np.ndarra
     from ot.lp import emd
 
     allowed = np.isfinite(costs)
-    most = np.abs(costs[allowed]).max()
+    max_cost = np.abs(costs[allowed]).max()
     if not allowed.all():
-        costs = np.where(allowed, costs, (2 * most + 1) * sum(costs.shape))  # above the cost of any detour
+        costs = np.where(allowed, costs, (2 * max_cost + 1) * sum(costs.shape))  # above the cost of any detour
     costs = np.ascontiguousarray(costs, dtype=np.float64)
     plan, log = emd(a, b * (a.sum() / b.sum()), costs, numItermax=MAX_SIMPLEX_ITERATIONS, log=True)
     if log["warning"] is not None:

@@ -59,11 +59,11 @@ def check_diagonal(pattern: Any, colors: np.ndarray) -> None:
 def _two_colored(pattern: Any, colors: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return each edge with the index of its connected component in the subgraph of its two colours."""
     check_diagonal(pattern, colors)
-    found = as_pattern(pattern)
-    mirrored: Any = found.T.tocsr()
-    if (found != mirrored).nnz:
+    matrix = as_pattern(pattern)
+    mirrored: Any = matrix.T.tocsr()
+    if (matrix != mirrored).nnz:
         raise UserError("star and acyclic colourings need a symmetric pattern, and this one is not")
-    i, j = entries(found)
+    i, j = entries(matrix)
     i, j = i[i < j], j[i < j]
     low, high = np.minimum(colors[i], colors[j]), np.maximum(colors[i], colors[j])
     _, pair = np.unique(low * (colors.max(initial=0) + 1) + high, return_inverse=True)
@@ -80,9 +80,9 @@ def check_star(pattern: Any, colors: np.ndarray) -> None:
     (i, j), part, _ = _two_colored(pattern, colors)
     edges = np.bincount(part)
     ends, degrees = np.unique(np.concatenate([part * len(colors) + i, part * len(colors) + j]), return_counts=True)
-    most = np.zeros_like(edges)
-    np.maximum.at(most, ends // len(colors), degrees)
-    if (bad := (edges > 2) & (most != edges)).any():  # a star's hub has all of its edges
+    max_degrees = np.zeros_like(edges)
+    np.maximum.at(max_degrees, ends // len(colors), degrees)
+    if (bad := (edges > 2) & (max_degrees != edges)).any():  # a star's hub has all of its edges
         at = int(np.flatnonzero(bad[part])[0])
         raise UserError(f"a path of four vertices in the part of edge ({i[at]}, {j[at]}) has only two colours")
 

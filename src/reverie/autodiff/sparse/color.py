@@ -64,8 +64,8 @@ Solve = Callable[[sparse.csr_array, Ordering, int], Colors]
 
 
 def _columns(pattern: sparse.csr_array, order: Ordering, seed: int) -> Colors:
-    chosen = order(lambda: intersections(pattern), pattern.shape[1], seed)
-    return greedy.distance_two(pattern, chosen), _uncolored(pattern.shape[0])
+    vertices = order(lambda: intersections(pattern), pattern.shape[1], seed)
+    return greedy.distance_two(pattern, vertices), _uncolored(pattern.shape[0])
 
 
 def _rows(pattern: sparse.csr_array, order: Ordering, seed: int) -> Colors:
@@ -106,9 +106,9 @@ def _count(colors: Colors) -> int:
 
 
 def _with_rows(pattern: sparse.csr_array, chosen: np.ndarray) -> sparse.csr_array:
-    kept = np.repeat(chosen, np.diff(pattern.indptr))
+    mask = np.repeat(chosen, np.diff(pattern.indptr))
     pointers = np.concatenate([[0], np.cumsum(np.diff(pattern.indptr) * chosen)])
-    return sparse.csr_array((np.ones(int(kept.sum()), bool), pattern.indices[kept], pointers), shape=pattern.shape)
+    return sparse.csr_array((np.ones(int(mask.sum()), bool), pattern.indices[mask], pointers), shape=pattern.shape)
 
 
 def _symmetric(method: Callable[[sparse.csr_array, np.ndarray], np.ndarray], what: str) -> Solve:
@@ -129,12 +129,12 @@ def _star(pattern: sparse.csr_array, order: Ordering, seed: int) -> Colors:
     Distance-2 colouring needs as many colours as the fullest row has entries, so it is tried only if the star colouring has
     more.
     """
-    found = _symmetric(greedy.star, "star")(pattern, order, seed)
+    colors = _symmetric(greedy.star, "star")(pattern, order, seed)
     n = pattern.shape[0]
     filled = sparse.csr_array(pattern + sparse.eye_array(n, dtype=bool, format="csr"))
-    if _count(found) <= np.diff(filled.indptr).max(initial=0):
-        return found
-    return min(found, _columns(filled, order, seed), key=_count)
+    if _count(colors) <= np.diff(filled.indptr).max(initial=0):
+        return colors
+    return min(colors, _columns(filled, order, seed), key=_count)
 
 
 def _diagonal(pattern: sparse.csr_array, order: Ordering, seed: int) -> Colors:
@@ -157,10 +157,10 @@ PROBLEMS: dict[str, Solve] = {
 
 def as_pattern(matrix: Any) -> sparse.csr_array:
     """Return the boolean pattern of a sparse or dense matrix, sorted, without explicit zeros or duplicates."""
-    given: Any = matrix if sparse.issparse(matrix) else np.asarray(matrix) != 0
-    if given.ndim != 2:
-        raise UserError(f"a pattern must be two-dimensional, got the shape {given.shape}")
-    csr = sparse.csr_array(given).astype(bool)
+    array: Any = matrix if sparse.issparse(matrix) else np.asarray(matrix) != 0
+    if array.ndim != 2:
+        raise UserError(f"a pattern must be two-dimensional, got the shape {array.shape}")
+    csr = sparse.csr_array(array).astype(bool)
     csr.sum_duplicates()
     csr.eliminate_zeros()
     if isinstance(matrix, Detected):
@@ -174,6 +174,6 @@ def color(pattern: Any, problem: str = "columns", order: str = "natural", seed: 
 
     pattern: (m, n), scipy.sparse or array; problem: a name of PROBLEMS; order: a name of ORDERS; seed: of order "random".
     """
-    found = as_pattern(pattern)
-    colors, row_colors = pick(PROBLEMS, problem, "colouring problem")(found, pick(ORDERS, order, "order"), seed)
-    return Coloring(problem, found, colors, row_colors, recovery(found, problem, colors, row_colors))
+    matrix = as_pattern(pattern)
+    colors, row_colors = pick(PROBLEMS, problem, "colouring problem")(matrix, pick(ORDERS, order, "order"), seed)
+    return Coloring(problem, matrix, colors, row_colors, recovery(matrix, problem, colors, row_colors))

@@ -16,15 +16,15 @@ def _indices(coloring: Coloring, device: torch.device) -> tuple[Tensor, Tensor, 
     """Return the sources, the positions, and the levels of substitution as tensors, cached per colouring."""
     plan = coloring.recovery
 
-    def put(array: object) -> Tensor:
+    def to_device(array: object) -> Tensor:
         return torch.as_tensor(array).to(device)
 
     levels = []
     for pairs, fresh in plan.levels:
         assert plan.mirror is not None
-        levels.append((put(pairs[0]), put(pairs[1]), put(fresh), put(plan.mirror[fresh])))
-    places = torch.stack([put(plan.rows).long(), put(plan.columns).long()])
-    return put(plan.source), places, levels
+        levels.append((to_device(pairs[0]), to_device(pairs[1]), to_device(fresh), to_device(plan.mirror[fresh])))
+    positions = torch.stack([to_device(plan.rows).long(), to_device(plan.columns).long()])
+    return to_device(plan.source), positions, levels
 
 
 @lru_cache(maxsize=64)
@@ -53,14 +53,14 @@ def decompress(coloring: Coloring, compressed: Tensor, row_compressed: Tensor | 
 
 def as_torch(coloring: Coloring, values: Tensor) -> Tensor:
     """Return the matrix as a torch sparse COO tensor, its entries sorted by rows."""
-    _, places, _ = _indices(coloring, values.device)
-    return torch.sparse_coo_tensor(places, values, coloring.pattern.shape, is_coalesced=True, check_invariants=False)
+    _, positions, _ = _indices(coloring, values.device)
+    return torch.sparse_coo_tensor(positions, values, coloring.pattern.shape, is_coalesced=True, check_invariants=False)
 
 
 def as_scipy(coloring: Coloring, values: Tensor) -> sparse.csr_array:
     """Return the matrix as a scipy.sparse.csr_array."""
     plan, pattern, data = coloring.recovery, coloring.pattern, values.detach().cpu().numpy()
-    if len(data) == pattern.nnz:  # the matrix is the caller's, and what is done to it must not reach the plan
+    if len(data) == pattern.nnz:  # copies, so that changes of the matrix do not affect the plan
         return sparse.csr_array((data, pattern.indices.copy(), pattern.indptr.copy()), shape=pattern.shape)
     return sparse.csr_array((data, (plan.rows, plan.columns)), shape=pattern.shape)
 

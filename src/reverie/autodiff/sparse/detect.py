@@ -34,10 +34,10 @@ def _traced(f: Function, x: Tensor) -> Pattern:
         y = _checked(f(base))
         rows = tracer.rows(y)
     tracer.warn_of_untraced()
-    found = Detected(rows if rows is not None else empty(y.numel(), x.numel()))
+    pattern = Detected(rows if rows is not None else empty(y.numel(), x.numel()))
     if tracer.value_dependent_ops:
-        found.path = ExecutionPath(x.detach().clone(), tuple(dict.fromkeys(tracer.value_dependent_ops)))
-    return found
+        pattern.path = ExecutionPath(x.detach().clone(), tuple(dict.fromkeys(tracer.value_dependent_ops)))
+    return pattern
 
 
 def _probed(f: Function, x: Tensor) -> Pattern:
@@ -67,8 +67,8 @@ def _probed(f: Function, x: Tensor) -> Pattern:
             chosen = torch.from_numpy(coloring.colors[finer] == c).to(x.device)
             v = (weights * signs * chosen).reshape(x.shape)
             product = torch.func.jvp(f, (x,), (v,))[1].reshape(-1).cpu().numpy()
-            mine = np.flatnonzero(entry_colors == c)
-            hits[mine] = product[entry_rows[mine]] != 0
+            in_color = np.flatnonzero(entry_colors == c)
+            hits[in_color] = product[entry_rows[in_color]] != 0
         pattern = from_edges(entry_rows[hits], candidates.indices[hits], candidates.shape)
         groups = finer
     return pattern
@@ -83,8 +83,8 @@ def detect(f: Function, x: Tensor, matrix: str = "jacobian", method: str = "glob
 
     "global" traces dependencies through the operations.  It contains every entry that can be non-zero at any x with the same
     shape and execution path; operations without a rule count as dense, with a warning.  Indices and conditions computed from x,
-    as by sorting, stand for all possible values.  If values of x decide on the operations, by an `if` or a boolean mask, a plan
-    made of the pattern checks the execution path at each x.  "local" contains the entries that are non-zero at x, and holds
+    as by sorting, stand for all possible values.  If the operations depend on values of x, by an `if` or a boolean mask, a plan
+    from the pattern checks the execution path at each x.  "local" contains the entries that are non-zero at x, and holds
     only there.  The pattern of a Hessian is that of the Jacobian of the gradient.  x: any shape; returns (numel of f(x), numel
     of x).
     """
@@ -94,8 +94,8 @@ def detect(f: Function, x: Tensor, matrix: str = "jacobian", method: str = "glob
         check_scalar(f, x)
     if not x.numel():
         return empty(0 if matrix == "hessian" else _checked(f(x)).numel(), 0)
-    found = pick(METHODS, method, "method of detection")(pick(MATRICES, matrix, "matrix")(f), x)
-    result = Detected(found + found.T if matrix == "hessian" else found)
-    result.path = found.path if isinstance(found, Detected) else None
+    pattern = pick(METHODS, method, "method of detection")(pick(MATRICES, matrix, "matrix")(f), x)
+    result = Detected(pattern + pattern.T if matrix == "hessian" else pattern)
+    result.path = pattern.path if isinstance(pattern, Detected) else None
     result.sort_indices()
     return result

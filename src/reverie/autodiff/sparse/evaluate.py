@@ -39,8 +39,8 @@ def _vmap(push: Callable[[Tensor], Tensor], vectors: Tensor, chunk: int) -> Tens
 
 def _back_products(f: Function, x: Tensor, vectors: Tensor, chunk: int) -> Tensor:
     """Return u^T J for each vector: (colours, n)."""
-    found: Any = torch.func.vjp(f, x)
-    y, pull = found
+    result: Any = torch.func.vjp(f, x)
+    y, pull = result
     _check_outputs(y.numel(), vectors.shape[1])
     return _vmap(lambda u: pull(u.reshape(y.shape))[0].reshape(-1), vectors, chunk)
 
@@ -160,8 +160,8 @@ def value_and_trace_probes(f: Function, x: Tensor, probes: Tensor) -> tuple[Tens
 
     It uses reverse mode, with one forward sweep for all probes.
     """
-    found: Any = torch.func.vjp(f, x)
-    value, pull = found
+    result: Any = torch.func.vjp(f, x)
+    value, pull = result
     return value, torch.stack([(pull(v)[0] * v).flatten(1).sum(1) for v in probes])
 
 

@@ -11,7 +11,7 @@ from reverie.autodiff.sparse.color import UNCOLORED, Coloring, as_pattern
 from reverie.autodiff.sparse.recover import recovery
 from reverie.base.errors import UserError, pick
 
-MAX_COLUMNS = 12  # takes seconds; the search is exponential
+MAX_COLUMNS = 12  # a search that takes seconds; it is exponential
 CHECKS = {"diagonal": check_diagonal, "acyclic": check_acyclic, "star": check_star, "columns": check_columns}
 
 
@@ -31,9 +31,12 @@ def _extend(problem: str, pattern: np.ndarray, colors: list[int], max_colors: in
         return colors
     # colours beyond the first unused one are equivalent to it
     for c in range(min(max_colors, max(colors, default=UNCOLORED) + 2)):
-        tried = [*colors, c]
-        if _is_valid(problem, pattern, tried) and (found := _extend(problem, pattern, tried, max_colors)) is not None:
-            return found
+        candidate = [*colors, c]
+        if (
+            _is_valid(problem, pattern, candidate)
+            and (extended := _extend(problem, pattern, candidate, max_colors)) is not None
+        ):
+            return extended
     return None
 
 
@@ -44,15 +47,15 @@ def exact_color(pattern: Any, problem: str = "diagonal") -> Coloring:
     increase in this order, because each problem constrains the one before.  Exhaustive search, for up to 12 columns.
     """
     pick(CHECKS, problem, "colouring problem with one colour for each column")
-    found = as_pattern(pattern)
-    rows, columns = found.shape
+    matrix = as_pattern(pattern)
+    rows, columns = matrix.shape
     if columns > MAX_COLUMNS:
         raise UserError(f"exhaustive search supports at most {MAX_COLUMNS} columns, got {columns:,}; use color(...)")
     if problem != "columns" and rows != columns:
         raise UserError(f"a {problem} colouring needs a square pattern, got {rows} x {columns}; use problem='columns'")
-    if problem in ("star", "acyclic") and (found.toarray() != found.toarray().T).any():
+    if problem in ("star", "acyclic") and (matrix.toarray() != matrix.toarray().T).any():
         raise UserError(f"a {problem} colouring needs a symmetric pattern, and this one is not; use problem='columns'")
-    tried = (_extend(problem, found.toarray(), [], max_colors) for max_colors in range(columns + 1))
-    colors = np.array(next(colors for colors in tried if colors is not None), np.int64)  # distinct colours are always valid
-    none = np.full(rows, UNCOLORED, np.int64)
-    return Coloring(problem, found, colors, none, recovery(found, problem, colors, none))
+    attempts = (_extend(problem, matrix.toarray(), [], max_colors) for max_colors in range(columns + 1))
+    colors = np.array(next(colors for colors in attempts if colors is not None), np.int64)  # distinct colours are always valid
+    uncolored = np.full(rows, UNCOLORED, np.int64)
+    return Coloring(problem, matrix, colors, uncolored, recovery(matrix, problem, colors, uncolored))

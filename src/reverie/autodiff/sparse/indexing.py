@@ -62,7 +62,7 @@ def gathered(call: Call) -> list[Pattern | None]:
     patterns: list[Pattern] = [empty(1, call.tracer.inputs)]
     count = 1
 
-    def places(value: Any) -> Any:
+    def to_indices(value: Any) -> Any:
         nonlocal count
         if not isinstance(value, Tensor):
             return value
@@ -71,14 +71,14 @@ def gathered(call: Call) -> list[Pattern | None]:
             return torch.zeros(value.shape, dtype=torch.float64)
         if dims := _unknown_dims(call, value.ndim):
             groups = group_indices(value.shape, dims)
-            whole = merge_groups(rows, groups)
-            assert whole is not None
-            rows = whole[groups.reshape(-1).numpy()]
+            merged = merge_groups(rows, groups)
+            assert merged is not None
+            rows = merged[groups.reshape(-1).numpy()]
         patterns.append(rows)
         count += value.numel()
         return (flat_indices(value.shape) + (count - value.numel())).double()
 
-    args = {name: value if name in INDEX_ARGUMENTS else tree_map(places, value) for name, value in call.args.items()}
+    args = {name: value if name in INDEX_ARGUMENTS else tree_map(to_indices, value) for name, value in call.args.items()}
     args |= dict.fromkeys(args.keys() & FILL_ARGUMENTS, 0)
     positional = [a.name for a in call.func._schema.arguments if not a.kwarg_only]
     index = call.func(*[args.pop(name) for name in positional], **args)
@@ -88,14 +88,14 @@ def gathered(call: Call) -> list[Pattern | None]:
 
 def _gather_of(call: Call, target: Tensor) -> tuple[Tensor, str]:
     """Return the target position of each added number, and the name of the argument with the numbers."""
-    name, places = call.func._schema.name.removesuffix("_"), flat_indices(target.shape)
+    name, positions = call.func._schema.name.removesuffix("_"), flat_indices(target.shape)
     if name.endswith("index_put"):
         indices = tuple(slice(None) if i is None else i for i in call.args["indices"])
-        chosen = places[indices]
-        return chosen, "values"
+        targets = positions[indices]
+        return targets, "values"
     if name.endswith("index_add"):
-        return places.index_select(call.args["dim"], call.args["index"]), "source"
-    return places.gather(call.args["dim"], call.args["index"]), "src"
+        return positions.index_select(call.args["dim"], call.args["index"]), "source"
+    return positions.gather(call.args["dim"], call.args["index"]), "src"
 
 
 def scatter_added(call: Call) -> list[Pattern | None]:

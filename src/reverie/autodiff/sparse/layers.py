@@ -21,8 +21,8 @@ def broadcast_rows(rows: Pattern | None, shape: Sequence[int], target: Sequence[
 
 def group_indices(shape: Sequence[int], dims: Sequence[int]) -> Tensor:
     """Return the group index of each position; positions that differ only along dims form a group."""
-    kept = [1 if d in dims else side for d, side in enumerate(shape)]
-    return flat_indices(kept).expand(tuple(shape))
+    reduced = [1 if d in dims else side for d, side in enumerate(shape)]
+    return flat_indices(reduced).expand(tuple(shape))
 
 
 def merge_groups(rows: Pattern | None, groups: Tensor) -> Pattern | None:
@@ -30,8 +30,8 @@ def merge_groups(rows: Pattern | None, groups: Tensor) -> Pattern | None:
     if rows is None:
         return None
     flat = groups.reshape(-1).numpy()
-    found: Pattern = from_edges(flat, np.arange(len(flat)), (int(flat.max()) + 1 if len(flat) else 0, len(flat))) @ rows
-    return found
+    merged: Pattern = from_edges(flat, np.arange(len(flat)), (int(flat.max()) + 1 if len(flat) else 0, len(flat))) @ rows
+    return merged
 
 
 def _in_blocks(names: Sequence[str], blocks: Callable[[Call, Tensor], Tensor]) -> Rule:
@@ -45,17 +45,17 @@ def _in_blocks(names: Sequence[str], blocks: Callable[[Call, Tensor], Tensor]) -
         groups = blocks(call, x)
         last = call.args.get("normalized_shape")
         shape = [x.shape[1] if d == 1 else 1 for d in range(x.ndim)] if last is None else list(last)
-        own = union(*(broadcast_rows(call.rows(name), shape, x.shape) for name in ("weight", "bias")))
-        parts = [call.rows(name) for name in names] + ([own] if "grad_out" in names else [])
-        whole = union(*(merge_groups(rows, groups) for rows in parts))
+        pointwise = union(*(broadcast_rows(call.rows(name), shape, x.shape) for name in ("weight", "bias")))
+        parts = [call.rows(name) for name in names] + ([pointwise] if "grad_out" in names else [])
+        merged = union(*(merge_groups(rows, groups) for rows in parts))
         results: list[Pattern | None] = []
         for out in call.outputs:
             if out.shape == x.shape:
-                results.append(union(own, None if whole is None else whole[groups.reshape(-1).numpy()]))
-            elif whole is None or out.numel() == whole.shape[0]:  # statistics of the blocks
-                results.append(whole)
+                results.append(union(pointwise, None if merged is None else merged[groups.reshape(-1).numpy()]))
+            elif merged is None or out.numel() == merged.shape[0]:  # statistics of the blocks
+                results.append(merged)
             else:  # gradients of weights
-                results.append(dense_rows(whole, out.numel()))
+                results.append(dense_rows(merged, out.numel()))
         return results
 
     return rule
@@ -86,14 +86,14 @@ def _product(first: str, second: str, added_to: str | None = None) -> Rule:
         shape = (*batch, rows, columns)
         merged_rows = merge_groups(call.rows(first), group_indices((*batch, rows, inner), [len(batch) + 1]))
         parts = [broadcast_rows(merged_rows, (*batch, rows, 1), shape)]
-        if (found := call.rows(second)) is not None:
+        if (second_rows := call.rows(second)) is not None:
             if a.layout == torch.strided or call.depends_on_x(a):
-                merged_rows = merge_groups(found, group_indices((*batch, inner, columns), [len(batch)]))
+                merged_rows = merge_groups(second_rows, group_indices((*batch, inner, columns), [len(batch)]))
                 parts.append(broadcast_rows(merged_rows, (*batch, 1, columns), shape))
             else:  # a sparse constant couples only its entries
                 entries = a.to_sparse_coo().coalesce().indices().numpy()
                 coupled = from_edges(entries[0], entries[1], (rows, inner))
-                parts.append(sparse.csr_array(sparse.kron(coupled, sparse.eye_array(columns, dtype=bool), "csr")) @ found)
+                parts.append(sparse.csr_array(sparse.kron(coupled, sparse.eye_array(columns, dtype=bool), "csr")) @ second_rows)
         if added_to is not None:
             parts.append(broadcast_rows(call.rows(added_to), call.args[added_to].shape, out.shape))
         return [union(*parts)]
@@ -107,27 +107,29 @@ def attention(call: Call) -> list[Pattern | None]:
     In causal attention query i depends on keys up to i.
     """
     query, key, mask = (call.args[name] for name in ("query", "key", "attn_mask"))
-    (batch, heads, length, _), kept = query.shape, key.shape[1]
+    (batch, heads, length, _), key_heads = query.shape, key.shape[1]
     parts, score_rows = (
         [merge_groups(call.rows("query"), group_indices(query.shape, [3]))],
-        (batch, kept, heads // kept, length),
+        (batch, key_heads, heads // key_heads, length),
     )
     for name in ("key", "value"):
         if (
             call.args.get("is_causal")
-            and (each := merge_groups(call.rows(name), group_indices(call.args[name].shape, [3]))) is not None
+            and (merged_keys := merge_groups(call.rows(name), group_indices(call.args[name].shape, [3]))) is not None
         ):
             causal = sparse.csr_array(np.tril(np.ones((length, key.shape[2]), bool)))
-            visible_keys = sparse.kron(sparse.eye_array(batch * kept, dtype=bool), causal, "csr")
-            parts.append(broadcast_rows(sparse.csr_array(visible_keys @ each), (batch, kept, 1, length), score_rows))
+            visible_keys = sparse.kron(sparse.eye_array(batch * key_heads, dtype=bool), causal, "csr")
+            parts.append(
+                broadcast_rows(sparse.csr_array(visible_keys @ merged_keys), (batch, key_heads, 1, length), score_rows)
+            )
         else:
             merged_rows = merge_groups(call.rows(name), group_indices(call.args[name].shape, [2, 3]))
-            parts.append(broadcast_rows(merged_rows, (batch, kept, 1, 1), score_rows))
+            parts.append(broadcast_rows(merged_rows, (batch, key_heads, 1, 1), score_rows))
     if mask is not None:
         scores = (batch, heads, length, key.shape[2])
         parts.append(merge_groups(broadcast_rows(call.rows("attn_mask"), mask.shape, scores), group_indices(scores, [3])))
-    whole = union(*parts)
-    return [broadcast_rows(whole, (batch, heads, length, 1), out.shape) if out.ndim == 4 else whole for out in call.outputs]
+    merged = union(*parts)
+    return [broadcast_rows(merged, (batch, heads, length, 1), out.shape) if out.ndim == 4 else merged for out in call.outputs]
 
 
 LAYERS: dict[str, Rule] = {

@@ -73,8 +73,8 @@ def _buckets(graph: sparse.csr_array, start: np.ndarray) -> np.ndarray:
 
 def _smallest_last(graph: Graph, n: int, seed: int) -> np.ndarray:
     """Repeatedly remove the vertex of smallest degree in the remaining graph; return the reverse order."""
-    found = graph()
-    return _buckets(found, -np.diff(found.indptr))[::-1].copy()
+    conflicts = graph()
+    return _buckets(conflicts, -np.diff(conflicts.indptr))[::-1].copy()
 
 
 def _incidence_degree(graph: Graph, n: int, seed: int) -> np.ndarray:

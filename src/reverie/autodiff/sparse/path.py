@@ -39,15 +39,15 @@ class Detected(sparse.csr_array):
 
 
 class ValueReads(TorchFunctionMode):
-    """Records `tolist`, which reads the values of a tensor without an operation."""
+    """Records `tolist`, which reads the values of a tensor without dispatching an operation."""
 
-    def __init__(self, found: list[str]) -> None:
+    def __init__(self, reads: list[str]) -> None:
         super().__init__()
-        self.found = found
+        self.reads = reads
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is Tensor.tolist:
-            self.found.append("tolist")
+            self.reads.append("tolist")
         return func(*args, **(kwargs or {}))
 
 

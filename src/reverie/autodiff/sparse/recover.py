@@ -18,9 +18,9 @@ from reverie.base.errors import UserError
 class Recovery:
     """The source of each entry.
 
-    Entry k, at (rows[k], columns[k]), is number source[k] of the two compressed matrices laid end to end, each flat by
-    rows.  In an acyclic colouring entries found before are then taken away, level by level: for each pair (to, minus) of a
-    level value[to] -= value[minus], and value[mirror[fresh]] = value[fresh].  levels: (pairs (2, P), fresh (F,)).
+    Entry k, at (rows[k], columns[k]), is element source[k] of the two compressed matrices, flattened by rows and
+    concatenated.  In an acyclic colouring recovered entries are then subtracted level by level: value[to] -= value[minus] for
+    each pair (to, minus), and value[mirror[fresh]] = value[fresh].  levels: (pairs (2, P), fresh (F,)).
     """
 
     rows: np.ndarray
@@ -36,10 +36,10 @@ def _is_unique(groups: np.ndarray, colors: np.ndarray, size: int) -> np.ndarray:
     order = np.argsort(key, kind="stable")
     ordered = key[order]
     same = ordered[1:] == ordered[:-1]
-    single = ~(np.append(False, same) | np.append(same, False))
-    alone = np.empty(len(key), bool)
-    alone[order] = single
-    return alone & (colors >= 0)
+    unique_in_order = ~(np.append(False, same) | np.append(same, False))
+    unique = np.empty(len(key), bool)
+    unique[order] = unique_in_order
+    return unique & (colors >= 0)
 
 
 def entries(pattern: sparse.csr_array) -> tuple[np.ndarray, np.ndarray]:
@@ -82,7 +82,7 @@ def _by_substitution(pattern: sparse.csr_array, i: np.ndarray, j: np.ndarray, co
     back.sort_indices()
     mirror = back.data.astype(np.int64) - 1  # entries sorted by (j, i) are those of the transpose sorted by rows
     unknown_count = np.bincount(index, minlength=n * k)  # unknown entries in each number of the products
-    known = np.zeros(len(i), bool)
+    recovered = np.zeros(len(i), bool)
     source = np.zeros(len(i), np.int64)
     levels: list[tuple[np.ndarray, np.ndarray]] = []
     by_index = np.argsort(index, kind="stable")
@@ -101,16 +101,16 @@ def _by_substitution(pattern: sparse.csr_array, i: np.ndarray, j: np.ndarray, co
         other = subtracted != to
         twins = mirror[fresh]
         levels.append((np.stack([to[other], subtracted[other]]), fresh))
-        found = np.unique(np.concatenate([fresh, twins]))
-        known[found] = True
+        resolved = np.unique(np.concatenate([fresh, twins]))
+        recovered[resolved] = True
         source[twins] = index[fresh]
-        np.subtract.at(unknown_count, index[found], 1)
-        touched = np.unique(index[found])
+        np.subtract.at(unknown_count, index[resolved], 1)
+        touched = np.unique(index[resolved])
         counts = starts[touched + 1] - starts[touched]
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-        near = by_index[np.repeat(starts[touched], counts) + within]
-        frontier = near[(~known[near]) & (unknown_count[index[near]] == 1)]
-    if not known.all():
-        at = int(np.flatnonzero(~known)[0])
+        candidates = by_index[np.repeat(starts[touched], counts) + within]
+        frontier = candidates[(~recovered[candidates]) & (unknown_count[index[candidates]] == 1)]
+    if not recovered.all():
+        at = int(np.flatnonzero(~recovered)[0])
         raise UserError(f"these colours leave a two-coloured cycle through entry ({i[at]}, {j[at]}), so it cannot be recovered")
     return Recovery(i, j, source, tuple(levels), mirror)

@@ -1,4 +1,4 @@
-"""Dependency rules of torch operations.  Every rule gives a superset of the true dependencies, for all values."""
+"""Dependency rules of torch operations.  Every rule returns a superset of the true dependencies, for all values."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def reduced(call: Call) -> list[Pattern | None]:
     """Each output depends on all inputs along the reduced dimensions."""
     x: Tensor = call.args["self"]
     rows = call.rows("self")
-    whole = call.args.get("dim") if "dim" in call.args else None
-    groups = group_indices(x.shape, dims_of(whole, x.ndim))
+    dim = call.args.get("dim") if "dim" in call.args else None
+    groups = group_indices(x.shape, dims_of(dim, x.ndim))
     return [merge_groups(rows, groups)] * len(call.outputs)
 
 
@@ -49,9 +49,9 @@ def mixed_along_dim(call: Call) -> list[Pattern | None]:
     dims = dims_of(call.args["dim"], tensors[0].ndim)
     results: list[Pattern | None] = []
     for out in call.outputs:
-        to = group_indices(out.shape, dims).reshape(-1).numpy()
-        whole = union(*(merge_groups(call.tracer.rows(t), group_indices(t.shape, dims)) for t in tensors))
-        results.append(whole[to] if whole is not None else None)
+        group_of = group_indices(out.shape, dims).reshape(-1).numpy()
+        merged = union(*(merge_groups(call.tracer.rows(t), group_indices(t.shape, dims)) for t in tensors))
+        results.append(merged[group_of] if merged is not None else None)
     return results
 
 
@@ -103,5 +103,5 @@ def rule_of(func: Any) -> Rule | None:
     """Return the rule of an operation by name and overload, by name, or by torch's tag `pointwise`; else None."""
     name = func._schema.name
     bare = name.removesuffix("_")
-    found = RULES.get(f"{bare}.{func._schema.overload_name}") or RULES.get(name) or RULES.get(bare)
-    return found or (pointwise if torch.Tag.pointwise in func.tags else None)
+    rule = RULES.get(f"{bare}.{func._schema.overload_name}") or RULES.get(name) or RULES.get(bare)
+    return rule or (pointwise if torch.Tag.pointwise in func.tags else None)

@@ -74,7 +74,7 @@ def stored(tensor: Tensor) -> Tensor:
     """Return the tensor itself, or the values of a sparse tensor."""
     if tensor.layout == torch.strided:
         return tensor
-    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]  # torch's types leave it out
+    if tensor.layout == torch._mkldnn:  # type: ignore[attr-defined]  # missing in torch's types
         raise UserError("detect cannot trace mkldnn tensors; use method='local'")
     return tensor._values() if tensor.layout == torch.sparse_coo else tensor.values()
 
@@ -104,8 +104,8 @@ Rule = Callable[[Call], list[Pattern | None]]
 
 def as_dense(call: Call) -> list[Pattern | None]:
     """Let every output depend on all dependencies of all inputs."""
-    whole = union(*(dense_rows(call.tracer.rows(t), 1) for t in call.given))
-    return [dense_rows(whole, out.numel()) for out in call.outputs]
+    merged = union(*(dense_rows(call.tracer.rows(t), 1) for t in call.given))
+    return [dense_rows(merged, out.numel()) for out in call.outputs]
 
 
 class Tracer(TorchDispatchMode):
@@ -125,8 +125,8 @@ class Tracer(TorchDispatchMode):
         self._stored: dict[int, tuple[int, Pattern | None]] = {}
 
     def _storage_indices(self, tensor: Tensor, stored: int) -> np.ndarray:
-        every = torch.arange(stored)
-        return every.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1).numpy()
+        indices = torch.arange(stored)
+        return indices.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset()).reshape(-1).numpy()
 
     def depends_on_x(self, tensor: Tensor) -> bool:
         """Whether a tensor was computed from x."""
@@ -158,13 +158,13 @@ class Tracer(TorchDispatchMode):
             return
         pattern = empty(tensor.numel(), self.inputs) if pattern is None else pattern
         if tensor.numel() != count or not tensor.is_contiguous():
-            places = self._storage_indices(tensor, count)
-            pattern = from_edges(places, np.arange(len(places)), (count, len(places))) @ pattern
+            positions = self._storage_indices(tensor, count)
+            pattern = from_edges(positions, np.arange(len(positions)), (count, len(positions))) @ pattern
             if before is not None and size_before != size:  # written as another dtype, so positions are lost
-                everywhere: Any = dense_rows(before, count)
-                pattern = pattern + everywhere
+                dense: Any = dense_rows(before, count)
+                pattern = pattern + dense
             elif before is not None:
-                untouched = np.setdiff1d(np.arange(count), places)
+                untouched = np.setdiff1d(np.arange(count), positions)
                 pattern = pattern + from_edges(untouched, untouched, (count, count)) @ before
         self._stored[key] = (size, pattern)
 

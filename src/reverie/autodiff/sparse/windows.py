@@ -32,8 +32,8 @@ def window(inputs: int, outputs: int, kernel: int, stride: int, padding: int, di
 def kron_over_dims(fields: Sequence[Pattern], lead: int) -> Pattern:
     """Return the receptive field over all dimensions, equal for each of `lead` maps."""
     maps = sparse.eye_array(lead, dtype=bool, format="csr")
-    whole = reduce(lambda a, b: sparse.kron(a, b, "csr"), [maps, *fields])
-    return sparse.csr_array(whole.astype(bool))
+    field = reduce(lambda a, b: sparse.kron(a, b, "csr"), [maps, *fields])
+    return sparse.csr_array(field.astype(bool))
 
 
 def _windows(call: Call, inputs: Sequence[int], outputs: Sequence[int], kernel: Sequence[int]) -> list[Pattern]:
@@ -60,8 +60,8 @@ def _conv_field(call: Call, x: Sequence[int], y: Sequence[int]) -> Pattern:
 def convolution(call: Call) -> list[Pattern | None]:
     """Each output depends on the channels of its group in its window."""
     out, x = call.outputs[0], call.args["input"]
-    found = call.rows("input")
-    field_rows = _conv_field(call, x.shape, out.shape) @ found if found is not None else None
+    input_rows = call.rows("input")
+    field_rows = _conv_field(call, x.shape, out.shape) @ input_rows if input_rows is not None else None
     bias = call.rows("bias")
     if bias is not None:
         channel = flat_indices((out.shape[1],)).reshape(1, -1, *[1] * (out.ndim - 2)).expand(out.shape)
@@ -148,8 +148,8 @@ def _padding(name: str) -> Rule:
 
     def rule(call: Call) -> list[Pattern | None]:
         x, grad = call.args["self"], call.args["grad_output"]
-        places = op(flat_indices(x.shape).double(), call.args["padding"]).reshape(-1).long().numpy()
-        field = from_edges(places, np.arange(len(places)), (x.numel(), grad.numel()))
+        positions = op(flat_indices(x.shape).double(), call.args["padding"]).reshape(-1).long().numpy()
+        field = from_edges(positions, np.arange(len(positions)), (x.numel(), grad.numel()))
         return [_apply(field, call.rows("grad_output"))]
 
     return rule
@@ -160,8 +160,8 @@ def col2im(call: Call) -> list[Pattern | None]:
     x, out = call.args["self"], call.outputs[0]
     keys = ("kernel_size", "dilation", "padding", "stride")
     image = flat_indices(out.shape).double() + 1
-    places = torch.nn.functional.unfold(image.reshape(-1, *out.shape[-3:]), **{key: tuple(call.args[key]) for key in keys})
-    flat = places.reshape(-1).long().numpy()
+    positions = torch.nn.functional.unfold(image.reshape(-1, *out.shape[-3:]), **{key: tuple(call.args[key]) for key in keys})
+    flat = positions.reshape(-1).long().numpy()
     inside = np.flatnonzero(flat)
     return [_apply(from_edges(flat[inside] - 1, inside, (out.numel(), x.numel())), call.rows("self"))]
 
