@@ -79,8 +79,8 @@ def main() -> None:
         f" is trained for {60 * options.minutes:g} seconds of one thread and keeps the weights with the best held-out loss."
         " This ranks families by learning speed, not by final quality.",
         "**Bold** is the best of a column, ~ equal within noise. NLLs of different types (exact, dequantised, bound, by the"
-        " probability flow) are not ranked against each other. Bits/dim refer to the bytes of an image: families that assume 256"
-        " levels (`gaussian`, `pca`, `diffusion` trained for samples) have larger values on digits8 with its 17 levels.",
+        " probability flow) are not ranked against each other. Bits/dim refer to the bytes of an image: families that assume"
+        " 256 levels (`gaussian`, `pca`, `diffusion` trained for samples) have larger values on digits8 with its 17 levels.",
         "",
         machine(),
     ]
@@ -111,7 +111,7 @@ def main() -> None:
             "",
             "## Not measured",
             "",
-            "Hoda, which needs its data in `REVERIE_DATA`:",
+            "With the data in `REVERIE_DATA`:",
             "",
         ]
         calls = [f"reverie compare {name} --families {FAMILIES[name]} --minutes 10 --out {name}.html" for name in others]
