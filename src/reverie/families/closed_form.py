@@ -50,11 +50,11 @@ class ClosedForm(Density):
         self.cell = 1 / (levels - 1) if levels is not None else 1.0  # the width of a level
         self.noise_variance = self.cell**2 / 12 if levels is not None else 0.0  # of uniform noise of that width
         groups, full = max(1, labels), rank == self.size
-        blank = torch.eye(self.size, rank) if full else torch.zeros(self.size, rank)
-        owners = 1 if shared else groups
+        initial = torch.eye(self.size, rank) if full else torch.zeros(self.size, rank)
+        covariances = 1 if shared else groups
         self.register_buffer("mean", torch.zeros(groups, components, self.size).double())
-        self.register_buffer("loadings", blank.double().repeat(owners, components, 1, 1))
-        self.register_buffer("noise", torch.full((owners, components, self.size), float(not full)).double())
+        self.register_buffer("loadings", initial.double().repeat(covariances, components, 1, 1))
+        self.register_buffer("noise", torch.full((covariances, components, self.size), float(not full)).double())
         self.register_buffer("weights", torch.eye(1, components).double().repeat(groups, 1))
         self.register_buffer("frequency", torch.full((groups,), 1 / groups).double())
 
@@ -82,8 +82,8 @@ class ClosedForm(Density):
     def normals(self, label: int) -> tuple[Normals, Tensor]:
         """Return the Gaussians of a label with positive weight, and the logarithms of the weights: K and (K,)."""
         used = self.weights[label].nonzero()[:, 0]
-        owner = min(label, len(self.loadings) - 1)
-        normals = Normals(self.mean[label][used], self.loadings[owner][used], self.noise[owner][used])
+        index = min(label, len(self.loadings) - 1)
+        normals = Normals(self.mean[label][used], self.loadings[index][used], self.noise[index][used])
         return normals, self.weights[label][used].log()
 
     def put(self, label: int, normals: Normals, weights: Tensor) -> None:
@@ -107,9 +107,9 @@ class ClosedForm(Density):
         z = noise.like(self.mean.new_empty(len(seeds), self.loadings.shape[3]))
         e = noise.like(self.mean.new_empty(len(seeds), self.size))
         x = torch.empty_like(e)
-        for one, k in torch.stack([label, component], 1).unique(dim=0).tolist():
-            rows, owner = (label == one) & (component == k), min(one, len(self.loadings) - 1)
-            x[rows] = self.mean[one, k] + z[rows] @ self.loadings[owner, k].T + e[rows] * self.noise[owner, k].sqrt()
+        for group, k in torch.stack([label, component], 1).unique(dim=0).tolist():
+            rows, index = (label == group) & (component == k), min(group, len(self.loadings) - 1)
+            x[rows] = self.mean[group, k] + z[rows] @ self.loadings[index, k].T + e[rows] * self.noise[index, k].sqrt()
         return x.float().reshape(len(seeds), *self.shape)
 
     def log_density(self, x: Tensor, cond: Tensor | None) -> Tensor:
@@ -145,12 +145,12 @@ class ClosedForm(Density):
         """
         x, cond = self._rows(x), self._condition(cond, len(x))
         joint = self.mean.new_full((len(x), len(self.mean)), -torch.inf)
-        for label, share in enumerate(self.frequency.log()):
+        for label, log_frequency in enumerate(self.frequency.log()):
             normals, log_weights = self.normals(label)
             for part in row_blocks(len(x), self.size):
-                chosen = ((cond[part] == NULL) | (cond[part] == label)).nonzero()[:, 0] + part.start
-                density = (normals.log_density(x[chosen].double(), noise_variance) + log_weights).logsumexp(1)
-                joint[chosen, label] = torch.where(cond[chosen] == NULL, density + share, density)
+                rows = ((cond[part] == NULL) | (cond[part] == label)).nonzero()[:, 0] + part.start
+                density = (normals.log_density(x[rows].double(), noise_variance) + log_weights).logsumexp(1)
+                joint[rows, label] = torch.where(cond[rows] == NULL, density + log_frequency, density)
         return joint
 
     def _rows(self, x: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ def rank_of(covariance: str, rank: int, shape: tuple[int, ...], full_up_to: int)
     auto: full for points of at most `full_up_to` dimensions, diagonal for more, and low rank plus diagonal for images.
     """
     size = math.prod(shape)
-    automatic = size if size <= full_up_to else 0
-    low = min(rank, size - 1)
-    forms = {"auto": automatic if len(shape) == 1 else low, "full": size, "diagonal": 0, "low-rank": low}
-    return pick(forms, covariance, "covariance")
+    auto_rank = size if size <= full_up_to else 0
+    low_rank = min(rank, size - 1)
+    ranks = {"auto": auto_rank if len(shape) == 1 else low_rank, "full": size, "diagonal": 0, "low-rank": low_rank}
+    return pick(ranks, covariance, "covariance")

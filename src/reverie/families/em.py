@@ -13,7 +13,7 @@ from reverie.base.deadline import Deadline
 from reverie.base.distances import row_blocks
 from reverie.families.normals import Normals, maximize, start
 
-EMPTY = 0.5  # data below which a component counts as empty and restarts elsewhere
+EMPTY = 0.5  # expected number of data below which a component counts as empty and restarts
 START_TILE = 2**16  # numbers in a block of distances to a start: 0.5 MB, which stays in the cache of a processor core
 
 
@@ -59,55 +59,55 @@ def expectation(x: Tensor, normals: Normals, weights: Tensor, noise_variance: fl
     count, first, square = (torch.zeros(*s).double() for s in ((components,), (components, size), (components, size)))
     columns = probe.transpose(0, 1).flatten(1)  # of all components, for one matrix product: (D, K q)
     second = torch.zeros_like(columns)
-    total, least, outlier = 0.0, torch.inf, centre
+    total, lowest, outlier = 0.0, torch.inf, centre
     for part in row_blocks(len(x), size):
         rows = x[part].double()
         joint = normals.log_density(rows, noise_variance) + weights.log()
         density = joint.logsumexp(1)
-        share = (joint - density[:, None]).exp()
+        responsibility = (joint - density[:, None]).exp()
         total += float(density.sum())
-        if density.min() < least:
-            least, outlier = float(density.min()), rows[density.argmin()]
+        if density.min() < lowest:
+            lowest, outlier = float(density.min()), rows[density.argmin()]
         rows = rows - centre
-        count += share.sum(0)
-        first += share.T @ rows
-        square += share.T @ rows.square()
-        second += rows.T @ (share[..., None] * (rows @ columns).unflatten(1, (components, rank))).flatten(1)
+        count += responsibility.sum(0)
+        first += responsibility.T @ rows
+        square += responsibility.T @ rows.square()
+        second += rows.T @ (responsibility[..., None] * (rows @ columns).unflatten(1, (components, rank))).flatten(1)
     second = second.unflatten(1, (components, rank)).transpose(0, 1)
     return Sums(centre, probe, count, first, square, second, total, outlier)
 
 
-def maximisation(now: Normals, sums: Sums, floor: Tensor, noise_variance: float) -> tuple[Normals, Tensor]:
+def maximisation(current: Normals, sums: Sums, floor: Tensor, noise_variance: float) -> tuple[Normals, Tensor]:
     """Return the M-step's Gaussians and weights, (K,); an empty component restarts at the outlier.
 
     Moments of component k: mean = sum r x / sum r, S B = sum r x x^T B / sum r - mean mean^T B + noise_variance B.
     """
     total = sums.count.sum()
-    kept = sums.count >= EMPTY
+    is_used = sums.count >= EMPTY
     count = sums.count.clamp_min(EMPTY)[:, None]
     mean = sums.first / count
     variance = sums.square / count - mean.square() + noise_variance
     product = sums.second / count[..., None] - mean[..., None] * (mean[:, None] @ sums.probe) + noise_variance * sums.probe
-    normals = maximize(now, mean + sums.centre, variance.clamp_min(0), product, floor)
-    if kept.all():
+    normals = maximize(current, mean + sums.centre, variance.clamp_min(0), product, floor)
+    if is_used.all():
         return normals, sums.count / total
-    whole = ~kept[:, None]
+    is_empty = ~is_used[:, None]
     normals = Normals(
-        torch.where(whole, now.mean, normals.mean), torch.where(whole[..., None], now.loadings, normals.loadings),
-        torch.where(whole, now.noise, normals.noise),
+        torch.where(is_empty, current.mean, normals.mean), torch.where(is_empty[..., None], current.loadings, normals.loadings),
+        torch.where(is_empty, current.noise, normals.noise),
     )  # fmt: skip
-    weights = torch.where(kept, sums.count, 0.0)
-    again, like = int(kept.int().argmin()), int(sums.count.argmax())
-    normals.mean[again] = sums.outlier
-    normals.loadings[again], normals.noise[again] = normals.loadings[like], normals.noise[like]
-    weights[again] = 1.0
+    weights = torch.where(is_used, sums.count, 0.0)
+    restarted, largest = int(is_used.int().argmin()), int(sums.count.argmax())
+    normals.mean[restarted] = sums.outlier
+    normals.loadings[restarted], normals.noise[restarted] = normals.loadings[largest], normals.noise[largest]
+    weights[restarted] = 1.0
     return normals, weights / weights.sum()
 
 
 def em(
     x: Tensor, normals: Normals, weights: Tensor, floor: Tensor, noise_variance: float, tolerance: float, iterations: int
 ) -> Iterator[Mixture]:
-    """Yield the mixture before the first and after each iteration, until the log-density converges.
+    """Yield the initial mixture and that after each iteration, until the log-density converges.
 
     x: (N, D); floor: (D,), the smallest variance.  tolerance: change of the mean log-density relative to 1 + its absolute
     value. The log-density never decreases, except when an empty component restarts.
@@ -129,8 +129,8 @@ def k_means_plus_plus(
     """Return data points as initial components, (k, D), and the mean squared distance of the data to the nearest of them.
 
     k-means++: each is sampled with probability proportional to the squared distance to the nearest one before it (Arthur and
-    Vassilvitskii 2007).  Fewer than `components` are returned if fewer data differ.  x: (N, D) float64.  deadline: the
-    components that are left after it are sampled uniformly from the data that differ from the chosen ones.
+    Vassilvitskii 2007).  Fewer than `components` are returned if fewer data differ.  x: (N, D) float64.  deadline: after it,
+    the remaining components are sampled uniformly from the data that differ from the chosen ones.
     """
     deadline = deadline or Deadline()
     difference = x.new_empty(min(len(x), max(1, START_TILE // max(1, x.shape[1]))), x.shape[1])
@@ -160,6 +160,6 @@ def k_means_plus_plus(
 def initial_components(x: Tensor, components: int, rank: int, unit: Tensor, floor: Tensor, seed: int) -> Normals:
     """Return Gaussians at k-means++ starts, with the data's variance around them.  x: (N, D); unit: (D,), squared."""
     scale = unit.sqrt()
-    places, squares = k_means_plus_plus(x.double() / scale, components, torch.Generator().manual_seed(seed))
-    variance = (unit * squares / len(unit)).maximum(floor).expand_as(places)
-    return start(places * scale, variance, rank, seed)
+    centres, squares = k_means_plus_plus(x.double() / scale, components, torch.Generator().manual_seed(seed))
+    variance = (unit * squares / len(unit)).maximum(floor).expand_as(centres)
+    return start(centres * scale, variance, rank, seed)

@@ -41,15 +41,15 @@ def read(text: str, numbers: Numbers) -> tuple[Factor | None, list[Factor]]:
 
 
 def _product(text: str, numbers: Numbers) -> Iterator[Factor]:
-    at = 0
-    while text[at:].strip():
-        many = PRODUCT.match(text, at)
-        factor = FACTOR.match(text, many.end() if many else at)
+    position = 0
+    while text[position:].strip():
+        product = PRODUCT.match(text, position)
+        factor = FACTOR.match(text, product.end() if product else position)
         if factor is None:
-            raise UserError(f"invalid factorisation: {text[at:].strip()!r}; write factors such as p(z) p(x | z)")
-        letter, span = (many[1], _span(many[2], many[3].strip("{}"), numbers)) if many else ("", range(1))
-        yield from (_factor(factor[2], {**numbers, letter: k}) for k in span)
-        at = factor.end()
+            raise UserError(f"invalid factorisation: {text[position:].strip()!r}; write factors such as p(z) p(x | z)")
+        letter, indices = (product[1], _span(product[2], product[3].strip("{}"), numbers)) if product else ("", range(1))
+        yield from (_factor(factor[2], {**numbers, letter: k}) for k in indices)
+        position = factor.end()
 
 
 def _factor(inside: str, numbers: Numbers) -> Factor:
@@ -71,8 +71,8 @@ def _variables(part: str, numbers: Numbers) -> Iterator[str]:
         elif not index.startswith("{"):
             yield f"{name}_{numbers.get(index, index)}"
         else:
-            first, several, last = index[1:-1].partition(":")
-            for k in _span(first, last, numbers) if several else (_number(first, numbers),):
+            first, colon, last = index[1:-1].partition(":")
+            for k in _span(first, last, numbers) if colon else (_number(first, numbers),):
                 yield f"{name}_{k}"
 
 

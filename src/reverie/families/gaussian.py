@@ -20,11 +20,11 @@ class GaussianModel(ClosedForm):
 
     covariance: full, diagonal, or low-rank, which is factor analysis with `rank` factors and diagonal noise, fitted by EM.
     auto: full for points of up to 1,024 dimensions, diagonal for more, low-rank for images.  floor: smallest variance of a
-    coordinate of points as a share of that of all data; levels have their own, see `least`.
+    coordinate of points as a share of that of all data; for levels see `least`.
 
     The covariance of a label is shrunk towards that of all data with a weight equal to the number of its parameters per
-    dimension, (D + 1) / 2, 1 or rank + 1, so a label with one datum has a proper density.  A full covariance of no more data
-    than dimensions is shrunk towards its diagonal in the same way.
+    dimension, (D + 1) / 2, 1 or rank + 1, so a label with one datum has a proper density.  A full covariance is, for no more
+    data than dimensions, shrunk towards its diagonal in the same way.
     tolerance: smallest gain of a step of factor analysis, in nats per dimension, for at most 500 steps.
     """
 
@@ -51,32 +51,32 @@ def label_gaussians(model: ClosedForm, rows: Tensor, group: Tensor, seed: int, t
     unit = model.units(scatter.variance)
     least = model.least(unit, len(rows))
     if rank == size and len(rows) <= size:
-        apart = Normals(mean, torch.zeros(1, size, 0).double(), scatter.variance.maximum(least)[None])
-        scatter = Scatter(rows, mean, noise_variance=model.noise_variance, target=apart, weight=weight)
-    whole = fitted(scatter, mean, rank, least, seed, tolerance)
+        diagonal = Normals(mean, torch.zeros(1, size, 0).double(), scatter.variance.maximum(least)[None])
+        scatter = Scatter(rows, mean, noise_variance=model.noise_variance, target=diagonal, weight=weight)
+    pooled = fitted(scatter, mean, rank, least, seed, tolerance)
     if len(model.mean) == 1:
-        yield whole
+        yield pooled
         return
     for label, mean in enumerate(group_means(rows, group, len(model.mean))[:, None]):
-        own = rows[group == label]
-        scatter = Scatter(own, mean, noise_variance=model.noise_variance, target=whole, weight=weight)
-        yield fitted(scatter, mean, rank, model.least(unit, len(own) + weight), seed, tolerance)
+        label_rows = rows[group == label]
+        scatter = Scatter(label_rows, mean, noise_variance=model.noise_variance, target=pooled, weight=weight)
+        yield fitted(scatter, mean, rank, model.least(unit, len(label_rows) + weight), seed, tolerance)
 
 
 def fitted(scatter: Scatter, mean: Tensor, rank: int, floor: Tensor, seed: int, tolerance: float) -> Normals:
     """Return the maximum-likelihood Gaussian of data with this mean and covariance.  mean: (1, D); floor: (D,)."""
     variance = scatter.variance[None]
-    now = start(mean, variance.maximum(floor), rank, seed)
+    current = start(mean, variance.maximum(floor), rank, seed)
     if rank in (0, len(floor)):
         product = scatter @ torch.eye(len(floor), rank).double()
-        return maximize(now, mean, variance, product[None], floor)
+        return maximize(current, mean, variance, product[None], floor)
     if scatter.target is None:
-        now.loadings[..., (len(scatter.x) - 1) // 2 :] = 0.0  # more factors would leave no noise; EM keeps these at 0
+        current.loadings[..., (len(scatter.x) - 1) // 2 :] = 0.0  # more factors would leave no noise; EM keeps these at 0
     before = -torch.inf
     for _ in range(STEPS):
-        product = (scatter @ now.solved[0])[None]
-        level = float(now.mean_log_density(variance, product)) / len(floor)
-        if level - before < tolerance:
+        product = (scatter @ current.solved[0])[None]
+        objective = float(current.mean_log_density(variance, product)) / len(floor)
+        if objective - before < tolerance:
             break
-        before, now = level, maximize(now, mean, variance, product, floor)
-    return now
+        before, current = objective, maximize(current, mean, variance, product, floor)
+    return current

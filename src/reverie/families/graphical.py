@@ -38,16 +38,16 @@ class GraphicalModel:
         return read(f"p({self.observed})", {"T": levels})[1][0].variables
 
     def levels(self, levels: int = LEVELS) -> tuple[str, ...]:
-        """Return the T numbered nodes, the T-th first; none for models without."""
+        """Return the T numbered nodes, the T-th first; empty for models without such nodes."""
         if not re.search(r"_T\b|:T\}", self.model):
             return ()
         numbered = [v for v in self.graph(levels).nodes if v != self.observed and v.rpartition("_")[2].isdecimal()]
         return tuple(sorted(numbered, key=lambda v: -int(v.rpartition("_")[2])))
 
 
-NUMBERS = "x_{1:T}"
-ONE_BY_ONE = "p(x_{1:T}) = prod_{t=1}^T p(x_t | x_{1:t-1})"
-ANSWER = "p(x_{1:T} | s) = prod_{t=1}^T p(x_t | x_{1:t-1}, s)"
+VALUES = "x_{1:T}"
+CHAIN_RULE = "p(x_{1:T}) = prod_{t=1}^T p(x_t | x_{1:t-1})"
+CONDITIONAL_CHAIN_RULE = "p(x_{1:T} | s) = prod_{t=1}^T p(x_t | x_{1:t-1}, s)"
 
 GRAPHICAL: dict[str, GraphicalModel] = {
     "gaussian": GraphicalModel("p(x)", "Sample the datum x from one Gaussian."),
@@ -97,54 +97,54 @@ GRAPHICAL: dict[str, GraphicalModel] = {
     "ar1": GraphicalModel(
         "p(x_{1:T}) = p(x_1) prod_{t=2}^T p(x_t | x_{t-1})",
         "Sample the first value from the stationary distribution, then each as a multiple of the one before plus noise.",
-        observed=NUMBERS,
+        observed=VALUES,
     ),
     "ar": GraphicalModel(
         "p(x_{1:T}) = p(x_1) p(x_2 | x_1) prod_{t=3}^T p(x_t | x_{t-1}, x_{t-2})",
         "Sample the first values from the stationary distribution, then each as a linear map of the last two, plus noise.",
-        observed=NUMBERS,
+        observed=VALUES,
     ),
     "fvsbn": GraphicalModel(
-        ONE_BY_ONE, "Sample the values of x in order, each by logistic regression on all before it.", observed=NUMBERS
+        CHAIN_RULE, "Sample the values of x in order, each by logistic regression on all before it.", observed=VALUES
     ),
     "nade": GraphicalModel(
-        ONE_BY_ONE,
+        CHAIN_RULE,
         "Sample the values of x in order, each by a hidden layer of all before it, with shared weights.",
-        observed=NUMBERS,
+        observed=VALUES,
     ),
     "rnn": GraphicalModel(
-        ONE_BY_ONE, "Sample the values of x in order, each given a recurrent state of all before it.",
-        observed=NUMBERS,
+        CHAIN_RULE, "Sample the values of x in order, each given a recurrent state of all before it.",
+        observed=VALUES,
     ),
     "lstm": GraphicalModel(
-        ONE_BY_ONE,
+        CHAIN_RULE,
         "Sample the values of x in order, each given a recurrent state of all before it; gates control what the state keeps.",
-        observed=NUMBERS,
+        observed=VALUES,
     ),
     "transformer": GraphicalModel(
-        ONE_BY_ONE, "Sample the values of x in order, each by attention to all before it.", observed=NUMBERS
+        CHAIN_RULE, "Sample the values of x in order, each by attention to all before it.", observed=VALUES
     ),
     "bigram": GraphicalModel(
         "p(x_{1:T}) = p(x_1) prod_{t=2}^T p(x_t | x_{t-1})",
         "Sample the tokens of a text in order, each given the one before it.",
-        observed=NUMBERS,
+        observed=VALUES,
     ),
     "mlp-lm": GraphicalModel(
         "p(x_{1:T}) = p(x_1) p(x_2 | x_1) prod_{t=3}^T p(x_t | x_{t-1}, x_{t-2})",
         "Sample the tokens of a text in order, each by an MLP of the last few, here two.",
-        observed=NUMBERS,
+        observed=VALUES,
     ),
     "seq2seq": GraphicalModel(
-        ANSWER,
+        CONDITIONAL_CHAIN_RULE,
         "Encode the given source s. Sample the tokens of the target x in order, each given all before it and attention to the"
         " source.",
-        observed=NUMBERS,
+        observed=VALUES,
     ),
     "transformer-seq2seq": GraphicalModel(
-        ANSWER,
+        CONDITIONAL_CHAIN_RULE,
         "Encode the given source s. Sample the tokens of the target x in order, each by attention to all before it and to the"
         " source.",
-        observed=NUMBERS,
+        observed=VALUES,
     ),
     "diffusion": GraphicalModel(
         "p(x_{0:T}) = p(x_T) prod_{t=1}^T p(x_{t-1} | x_t)",

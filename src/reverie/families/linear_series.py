@@ -22,8 +22,8 @@ from reverie.families.density import Density
 from reverie.families.fitted import FittedFamily
 from reverie.families.model import FamilySettings
 
-LARGEST = 0.999  # spectral radius up to which a series counts as stationary
-NARROW = 1e-9  # smallest distance of |rho| to 1
+MAX_RADIUS = 0.999  # spectral radius up to which a series counts as stationary
+MIN_DISTANCE = 1e-9  # smallest distance of |rho| to 1
 FLOOR = 1e-8  # smallest variance of the noise, as a share of that of the data
 
 
@@ -69,13 +69,13 @@ class SeriesModel(Density):
         return self.mean.double().cpu(), step, (covariance + covariance.T) / 2
 
     def autocovariance(self, most: int) -> Tensor:
-        """Return gamma(k) = Cov(x_{t+k}, x_t) for k = 0 .. most: (most + 1, C, C).  Of order 1, sigma² rho^k / (1 - rho²)."""
+        """Return gamma(k) = Cov(x_{t+k}, x_t) for k = 0 .. most: (most + 1, C, C).  AR(1): sigma² rho^k / (1 - rho²)."""
         _, step, covariance = self.parts
-        found, now = [], covariance
+        covariances, current = [], covariance
         for _ in range(most + 1):
-            found.append(now[: self.width, : self.width])
-            now = step @ now
-        return torch.stack(found)
+            covariances.append(current[: self.width, : self.width])
+            current = step @ current
+        return torch.stack(covariances)
 
     def predict(self, past: Tensor, ahead: int) -> tuple[Tensor, Tensor]:
         """Return mean and standard deviation of the next time steps: (ahead, C) each.  past: (T, C), T >= p."""
@@ -109,8 +109,8 @@ class SeriesModel(Density):
         """Return log p of the first p values in the stationary distribution, and of each later one given the past: (B,)."""
         mean, step, covariance = self.parts
         d = x.double().cpu() - mean
-        before = torch.stack([d[:, self.order - k : d.shape[1] - k] for k in range(1, self.order + 1)], 2).flatten(2)
-        residual = d[:, self.order :] - before @ step[: self.width].T
+        lagged = torch.stack([d[:, self.order - k : d.shape[1] - k] for k in range(1, self.order + 1)], 2).flatten(2)
+        residual = d[:, self.order :] - lagged @ step[: self.width].T
         first = _log_normal(d[:, : self.order].flip(1).flatten(1), covariance)
         return first + _log_normal(residual, self.noise.double().cpu()).sum(1)
 
@@ -130,7 +130,7 @@ class SeriesModel(Density):
 def fit_first_order(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the maximum-likelihood rho, mu and sigma² of independent series.  x: (N, T) float64.
 
-    -2 log L = N T log sigma² - N log(1 - rho²) + const, with mu and sigma² the best for each rho.
+    -2 log L = N T log sigma² - N log(1 - rho²) + const, minimised over mu and sigma² for each rho.
     """
     from scipy.optimize import minimize_scalar
 
@@ -143,13 +143,15 @@ def fit_first_order(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         weight = count * (1 - rho**2) + count * (length - 1) * (1 - rho) ** 2
         mu = float((1 - rho**2) * x[:, 0].sum() + (1 - rho) * (x[:, 1:] - rho * x[:, :-1]).sum()) / weight
         d = x - mu
-        left = (1 - rho**2) * d[:, 0].square().sum() + (d[:, 1:] - rho * d[:, :-1]).square().sum()
-        return mu, float(left) / (count * length)
+        squares = (1 - rho**2) * d[:, 0].square().sum() + (d[:, 1:] - rho * d[:, :-1]).square().sum()
+        return mu, float(squares) / (count * length)
 
     def cost(rho: float) -> float:
         return count * length * math.log(best(rho)[1]) - count * math.log(1 - rho**2)
 
-    rho = float(minimize_scalar(cost, bounds=(NARROW - 1, 1 - NARROW), method="bounded", options={"xatol": 1e-10}).x)
+    rho = float(
+        minimize_scalar(cost, bounds=(MIN_DISTANCE - 1, 1 - MIN_DISTANCE), method="bounded", options={"xatol": 1e-10}).x
+    )
     mu, variance = best(rho)
     return x.new_tensor(rho), x.new_tensor(mu), x.new_tensor(variance)
 
@@ -161,19 +163,19 @@ def fit_least_squares(x: Tensor, order: int) -> tuple[Tensor, Tensor, Tensor]:
     """
     width, centre = x.shape[2], x.flatten(0, 1).mean(0)
     d = x - centre
-    before = torch.stack([d[:, order - k : d.shape[1] - k] for k in range(1, order + 1)], 2).flatten(2)  # (N, T - p, p C)
-    rows = torch.cat([before, torch.ones_like(before[..., :1])], 2).flatten(0, 1)
+    predictors = torch.stack([d[:, order - k : d.shape[1] - k] for k in range(1, order + 1)], 2).flatten(2)  # (N, T - p, p C)
+    rows = torch.cat([predictors, torch.ones_like(predictors[..., :1])], 2).flatten(0, 1)
     solution = torch.linalg.lstsq(rows, d[:, order:].flatten(0, 1), driver="gelsd").solution  # (p C + 1, C)
     steps = solution[:-1].unflatten(0, (order, width)).transpose(1, 2)
     radius = _radius(steps)
-    if radius >= LARGEST:
+    if radius >= MAX_RADIUS:
         warnings.warn(
-            f"the series is not stationary: spectral radius {radius:.4g}, shrunk to {LARGEST:g}; take differences of it, or"
+            f"the series is not stationary: spectral radius {radius:.4g}, shrunk to {MAX_RADIUS:g}; take differences of it, or"
             " remove its trend",
             ReverieWarning,
             stacklevel=2,
         )
-        steps = steps * (LARGEST / radius) ** torch.arange(1, order + 1, dtype=x.dtype)[:, None, None]
+        steps = steps * (MAX_RADIUS / radius) ** torch.arange(1, order + 1, dtype=x.dtype)[:, None, None]
     mean = centre + torch.linalg.lstsq(torch.eye(width, dtype=x.dtype) - steps.sum(0), solution[-1][:, None]).solution[:, 0]
     e = x - mean
     lagged = torch.stack([e[:, order - k : e.shape[1] - k] for k in range(1, order + 1)], 2)
@@ -184,10 +186,10 @@ def fit_least_squares(x: Tensor, order: int) -> tuple[Tensor, Tensor, Tensor]:
 def _radius(steps: Tensor) -> float:
     """Return the spectral radius of the companion matrix.  steps: (p, C, C)."""
     order, width, _ = steps.shape
-    whole = torch.zeros(order * width, order * width, dtype=steps.dtype)
-    whole[:width] = steps.movedim(0, 1).flatten(1)
-    whole[width:, : (order - 1) * width] = torch.eye((order - 1) * width, dtype=steps.dtype)
-    return float(torch.linalg.eigvals(whole).abs().max())
+    companion = torch.zeros(order * width, order * width, dtype=steps.dtype)
+    companion[:width] = steps.movedim(0, 1).flatten(1)
+    companion[width:, : (order - 1) * width] = torch.eye((order - 1) * width, dtype=steps.dtype)
+    return float(torch.linalg.eigvals(companion).abs().max())
 
 
 def _root(covariance: Tensor) -> Tensor:

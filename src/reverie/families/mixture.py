@@ -20,16 +20,16 @@ from reverie.families.scatter import Scatter, group_means
 FULL_UP_TO = 64  # dimensions of points up to which covariances are full
 MAX_COMPONENTS = 10  # largest number of components of auto
 SEARCHED = 2**21  # values of the data on which starts and numbers of components are compared
-FACTORS = 1e-5  # tolerance of factor analysis for one component, see `GaussianModel`
-SHORT, LONG = 10, 50  # iterations before starts, and then numbers of components, are compared
+FACTOR_TOLERANCE = 1e-5  # tolerance of factor analysis for one component, see `GaussianModel`
+START_ITERATIONS, SEARCH_ITERATIONS = 10, 50  # before comparing starts, and then numbers of components
 PATIENCE = 2  # consecutive numbers of components with worse BIC that end the search
 
 
 class MixtureModel(ClosedForm):
     """p(x) = sum_k w_k N(x; mean_k, C_k) by EM, for each label.
 
-    components: per label; auto: the number of at most 10 with the lowest BIC; the search ends after two worse in a row.  A
-    label with few data has fewer, see `most`; one component is the Gaussian of the family `gaussian`.
+    components: per label; auto: the number up to 10 with the lowest BIC; the search ends after two worse in a row.  A label
+    with few data has fewer, see `most`; one component is the Gaussian of the family `gaussian`.
     covariance, rank: as in `gaussian`, but auto is full up to 64 dimensions of points.  floor: smallest variance as a share of
     that of all data in a coordinate; for levels, their mean variance over N / components.
     restarts: k-means++ starts; the best after 10 iterations continues.  Starts and numbers of components are compared on a
@@ -55,23 +55,28 @@ class MixtureModel(ClosedForm):
         """
         rows, group = self._training_data(x, labels)
         nats = []
-        for label, normals in enumerate(label_gaussians(self, rows, group, seed, FACTORS)):
+        for label, normals in enumerate(label_gaussians(self, rows, group, seed, FACTOR_TOLERANCE)):
             self.put(label, normals, torch.ones(1))
-            own = rows[group == label]
-            nats.append(expectation(own, normals, torch.ones(1).double(), self.noise_variance).log_density / max(1, len(own)))
+            label_rows = rows[group == label]
+            nats.append(
+                expectation(label_rows, normals, torch.ones(1).double(), self.noise_variance).log_density
+                / max(1, len(label_rows))
+            )
         unit = self.units(
             Scatter(rows, group_means(rows, torch.zeros_like(group), 1), noise_variance=self.noise_variance).variance
         )
         yield self._mean_cost(nats)
         for label in range(len(nats)):
-            own = rows[group == label]
-            start = self._search(own, label, unit, mix_seed(seed, label))
+            label_rows = rows[group == label]
+            start = self._search(label_rows, label, unit, mix_seed(seed, label))
             if start is None:
                 continue
-            floor = self.least(unit, len(own) / len(start.weights))
-            for now in em(own, start.normals, start.weights, floor, self.noise_variance, self.tolerance, self.iterations):
-                self.put(label, now.normals, now.weights)
-                nats[label] = now.nats
+            floor = self.least(unit, len(label_rows) / len(start.weights))
+            for mixture in em(
+                label_rows, start.normals, start.weights, floor, self.noise_variance, self.tolerance, self.iterations
+            ):
+                self.put(label, mixture.normals, mixture.weights)
+                nats[label] = mixture.nats
                 yield self._mean_cost(nats)
 
     @property
@@ -88,19 +93,19 @@ class MixtureModel(ClosedForm):
         most, auto = self.most(len(x)), self.components == "auto"
         if most < 2:
             return None
-        searched = max(SEARCHED // (self.size * len(self.mean)), math.ceil(most * self.needed))
-        if len(x) > searched:
-            x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:searched]]
+        subset_size = max(SEARCHED // (self.size * len(self.mean)), math.ceil(most * self.needed))
+        if len(x) > subset_size:
+            x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[:subset_size]]
         normals, log_weights = self.normals(label)
-        alone = expectation(x, normals, log_weights.exp(), self.noise_variance).log_density / len(x)
-        best, found, worse = Mixture(normals, log_weights.exp(), alone, len(x)), None, 0
+        single_nats = expectation(x, normals, log_weights.exp(), self.noise_variance).log_density / len(x)
+        best, selected, worse = Mixture(normals, log_weights.exp(), single_nats, len(x)), None, 0
         for components in range(2, most + 1) if auto else [most]:
-            now = self._best_start(x, components, unit, mix_seed(seed, components))
-            if not auto or now.bic < best.bic:
-                best, found, worse = now, now, 0
+            candidate = self._best_start(x, components, unit, mix_seed(seed, components))
+            if not auto or candidate.bic < best.bic:
+                best, selected, worse = candidate, candidate, 0
             elif (worse := worse + 1) == PATIENCE:
                 break
-        return found
+        return selected
 
     def _best_start(self, x: Tensor, components: int, unit: Tensor, seed: int) -> Mixture:
         """Return the result of EM from the best start."""
@@ -111,10 +116,10 @@ class MixtureModel(ClosedForm):
             return last
 
         starts = [initial_components(x, components, self.rank, unit, floor, mix_seed(seed, k)) for k in range(self.restarts)]
-        tried = [run(start, torch.ones(len(start.mean)).double() / len(start.mean), SHORT) for start in starts]
-        best = max(tried, key=lambda mixture: mixture.nats)
-        return run(best.normals, best.weights, min(LONG, self.iterations))
+        candidates = [run(start, torch.ones(len(start.mean)).double() / len(start.mean), START_ITERATIONS) for start in starts]
+        best = max(candidates, key=lambda mixture: mixture.nats)
+        return run(best.normals, best.weights, min(SEARCH_ITERATIONS, self.iterations))
 
     def _mean_cost(self, nats: list[float]) -> float:
-        mean = sum(float(share) * of for share, of in zip(self.frequency, nats, strict=True))
+        mean = sum(float(share) * label_nats for share, label_nats in zip(self.frequency, nats, strict=True))
         return -mean / self.size - math.log(self.cell)

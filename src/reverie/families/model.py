@@ -51,7 +51,7 @@ class FamilySettings(ConfigSection):
 
     @classmethod
     def read(cls, table: Mapping[str, Any]) -> Self:
-        """Return the settings stored in a run folder; families add what older versions did not record."""
+        """Return the settings stored in a run folder; families fill in values that older versions did not record."""
         return cls.model_validate(table)
 
 
@@ -150,7 +150,7 @@ class CompletionModel(ABC):
 
     @abstractmethod
     def completes_in_own_order(self, seen: Tensor) -> bool:
-        """Return whether that conditional belongs to the joint of `log_prob`, not of another order.  seen: mask, bool."""
+        """Return whether completions follow the joint of `log_prob`, not that of another order.  seen: mask, bool."""
 
     @abstractmethod
     def complete(
@@ -252,7 +252,7 @@ class Family(ABC, Generic[Settings]):
         return GRAPHICAL[self.name]
 
     def held_out_measure(self, settings: Settings) -> str:
-        """Return what `held_out` measures where it has no unit; only equal measures are comparable."""
+        """Return what `held_out` measures if it has no unit; only values of equal measures are comparable."""
         return f"loss of {self.name}"
 
     @abstractmethod
@@ -261,7 +261,7 @@ class Family(ABC, Generic[Settings]):
 
     @abstractmethod
     def build(self, settings: Settings, shape: tuple[int, ...], labels: int, seed: int) -> Model:
-        """Build the model with weights initialized from the seed; raise a UserError for parts that do not fit."""
+        """Build the model with weights initialized from the seed; raise a UserError for incompatible settings."""
 
     def tensor_specs(self, settings: Settings, shape: tuple[int, ...], labels: int) -> dict[str, TensorSpec]:
         """Return dtype and shape of every tensor of the model without allocating any."""
@@ -270,10 +270,10 @@ class Family(ABC, Generic[Settings]):
 
     def check(self, requested: Mapping[str, Any]) -> None:
         """Raise a UserError for options that are invalid for all data, before data are read."""
-        if wrong := [key for key in requested if key not in self.option_names]:
-            having = [name for name, other in FAMILIES.items() if wrong[0] in other.option_names]
-            families = f"; families with this option: {', '.join(having)}" if having else ""
-            raise UserError(f"the family {self.name} has no option {wrong[0]!r}{families}")
+        if unknown := [key for key in requested if key not in self.option_names]:
+            candidates = [name for name, other in FAMILIES.items() if unknown[0] in other.option_names]
+            families = f"; families with this option: {', '.join(candidates)}" if candidates else ""
+            raise UserError(f"the family {self.name} has no option {unknown[0]!r}{families}")
 
     def network(self, form: Dataset, minutes: float | None, steps: int | None, requested: Mapping[str, Any]) -> Spec | None:
         """Return the network for data of this form, to estimate memory; None for models without one."""

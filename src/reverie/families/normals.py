@@ -112,26 +112,26 @@ def _log_det(factor: Tensor) -> Tensor:
     return 2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
 
 
-def maximize(now: Normals, mean: Tensor, variance: Tensor, product: Tensor, floor: Tensor) -> Normals:
-    """Return Gaussians with at least the likelihood of `now` for data with these moments.
+def maximize(current: Normals, mean: Tensor, variance: Tensor, product: Tensor, floor: Tensor) -> Normals:
+    """Return Gaussians with at least the likelihood of `current` for data with these moments.
 
-    mean, variance: (K, D), of the data and around that mean; product: their covariance S times C^-1 W of now, (K, D, q), or
-    for full covariances S itself; floor: (D,), the smallest noise, or for full covariances C >= diag(floor).
+    mean, variance: (K, D), of the data and around that mean; product: their covariance S times C^-1 W of `current`, (K, D, q),
+    or for full covariances S; floor: (D,), the smallest noise, or for full covariances C >= diag(floor).
     Full and diagonal covariances are maximized exactly.  Those of low rank take one EM step of factor analysis (Rubin and
     Thayer 1982), with B = C^-1 W:  W' = S B (I - W^T B + B^T S B)^-1,  noise' = diag(S - W' (S B)^T).
     Values below the floor are raised to it, which is the constrained maximum.
     """
-    if now.full:
+    if current.full:
         scale = floor.sqrt()
         scaled = product / (scale[:, None] * scale)
         values, vectors = torch.linalg.eigh((scaled + scaled.mT) / 2)
         raised = vectors * values.clamp_min(1)[:, None] @ vectors.mT
-        low = (values[:, :1] < 1)[..., None]
-        factor = torch.linalg.cholesky(torch.where(low, (raised + raised.mT) / 2, scaled))
+        is_low = (values[:, :1] < 1)[..., None]
+        factor = torch.linalg.cholesky(torch.where(is_low, (raised + raised.mT) / 2, scaled))
         return Normals(mean, scale[:, None] * factor, torch.zeros_like(mean))
-    solved = now.solved
+    solved = current.solved
     eye = torch.eye(solved.shape[2], dtype=solved.dtype)
-    second = eye - now.loadings.mT @ solved + solved.mT @ product  # the mean of E[z z^T | x]
+    second = eye - current.loadings.mT @ solved + solved.mT @ product  # the mean of E[z z^T | x]
     loadings = torch.linalg.solve((second + second.mT) / 2, product.mT).mT
     noise = (variance - (loadings * product).sum(2)).clamp_min(floor)
     return Normals(mean, loadings, noise)

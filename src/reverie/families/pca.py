@@ -22,8 +22,8 @@ class PCAModel(ClosedForm):
     Maximum likelihood has a closed form.  With the eigenvalues l_1 >= l_2 >= ... and eigenvectors u_i of the data's
     covariance, W = [u_i sqrt(l_i - sigma²)] and sigma² is the mean of the discarded eigenvalues.
 
-    latent: number of dimensions, at most (N - L) / 2 for N data, so that some noise remains; auto: the number of at most 64
-    with the lowest BIC.  Each label has its own mean; all labels share W and sigma², so z has the same meaning for all.
+    latent: number of dimensions, at most (N - L) / 2 for N data, so that some noise remains; auto: the number up to 64 with
+    the lowest BIC.  Each label has its own mean; all labels share W and sigma², so z has the same meaning for all.
     floor: smallest sigma² as a share of the mean variance.
     """
 
@@ -31,8 +31,8 @@ class PCAModel(ClosedForm):
         self, shape: tuple[int, ...], labels: int = 0, latent: int | Literal["auto"] = "auto", levels: int | None = None,
         floor: float = 1e-6,
     ) -> None:  # fmt: skip
-        most = min(MAX_DIMENSION if latent == "auto" else latent, math.prod(shape) - 1)
-        super().__init__(shape, labels, 1, most, levels, floor, shared=True)
+        max_latent = min(MAX_DIMENSION if latent == "auto" else latent, math.prod(shape) - 1)
+        super().__init__(shape, labels, 1, max_latent, levels, floor, shared=True)
         self.latent = latent
 
     def fit(self, x: Tensor, labels: Tensor | None, seed: int) -> Iterator[float]:
@@ -46,8 +46,8 @@ class PCAModel(ClosedForm):
         values, vectors = scatter.leading(latent)
         if self.latent == "auto":
             latent = best_latent(values, total, len(rows), self.size)
-        left = (total - float(values[:latent].sum())) / (self.size - latent)
-        noise = max(left, self.floor * float(scatter.variance.mean()))
+        discarded = (total - float(values[:latent].sum())) / (self.size - latent)
+        noise = max(discarded, self.floor * float(scatter.variance.mean()))
         self.loadings.zero_()
         self.loadings[0, 0, :, :latent] = vectors[:, :latent] * (values[:latent] - noise).clamp_min(0).sqrt()
         self.noise.fill_(noise)
@@ -65,8 +65,8 @@ class PCAModel(ClosedForm):
     def decode(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return E[x | z] = mean + W z: (B, *shape), float32.  cond: (B,) labels, NULL or None for the mean over all labels."""
         label = self._condition(cond, len(z))
-        shares = torch.where((label < 0)[:, None], self.frequency, torch.eye(len(self.mean)).double()[label])
-        return (shares @ self.mean[:, 0] + z.cpu().double() @ self.loadings[0, 0].T).float().reshape(len(z), *self.shape)
+        label_weights = torch.where((label < 0)[:, None], self.frequency, torch.eye(len(self.mean)).double()[label])
+        return (label_weights @ self.mean[:, 0] + z.cpu().double() @ self.loadings[0, 0].T).float().reshape(len(z), *self.shape)
 
 
 def best_latent(values: Tensor, total: float, count: int, size: int) -> int:
@@ -75,9 +75,9 @@ def best_latent(values: Tensor, total: float, count: int, size: int) -> int:
     -2 log p(data) = N (sum_i<=q log l_i + (D - q) log sigma² + constant), and W has D q - q (q - 1) / 2 parameters.
     values: (m,), the largest eigenvalues; total: the sum of all.
     """
-    costs = []
+    criteria = []
     for q in range(len(values) + 1):
-        left = max(total - float(values[:q].sum()), 1e-12 * total) / (size - q)
-        fit = float(values[:q].log().sum()) + (size - q) * math.log(left)
-        costs.append(count * fit + (size * q - q * (q - 1) / 2) * math.log(count))
-    return min(range(len(costs)), key=costs.__getitem__)
+        noise = max(total - float(values[:q].sum()), 1e-12 * total) / (size - q)
+        fit = float(values[:q].log().sum()) + (size - q) * math.log(noise)
+        criteria.append(count * fit + (size * q - q * (q - 1) / 2) * math.log(count))
+    return min(range(len(criteria)), key=criteria.__getitem__)

@@ -20,7 +20,7 @@ from reverie.families.diffusion.likelihood_training import MAX_LEVELS, codec_of
 from reverie.families.model import Family, FamilyPlan, FamilySettings, PlanRequest
 
 STEPS_A_MINUTE = 2000  # of one CPU core with a small image network
-FEW_NUMBERS = 10**6  # values in all training data, below which a dataset counts as small
+MAX_SMALL_NUMBERS = 10**6  # values of all training data below which a dataset counts as small
 Settings = TypeVar("Settings", bound=FamilySettings)
 TEXT_MINUTES, PAIR_MINUTES = 3.0, 2.0  # default training time
 
@@ -46,16 +46,16 @@ def decoder_for(codec: Spec) -> str:
 
 def is_small_dataset(request: PlanRequest) -> bool:
     """Return whether a network could memorize the data."""
-    return len(request.train) * math.prod(request.train.shape) < FEW_NUMBERS
+    return len(request.train) * math.prod(request.train.shape) < MAX_SMALL_NUMBERS
 
 
-def small_data_learning_rate(request: PlanRequest, most: float, farthest: float) -> float:
+def small_data_learning_rate(request: PlanRequest, max_rate: float, max_product: float) -> float:
     """Return a learning rate that bounds learning rate times steps: weights that move farther memorize small data.
 
-    farthest: the largest learning rate times steps.
+    max_product: the largest learning rate times steps.
     """
     steps = request.steps or round((request.minutes or IMAGE_MINUTES) * STEPS_A_MINUTE)
-    return min(most, farthest / max(1, steps))
+    return min(max_rate, max_product / max(1, steps))
 
 
 class PlannedFamily(Family[Settings]):

@@ -44,7 +44,7 @@ class Scatter:
 
     @cached_property
     def _matrix(self) -> Tensor | None:
-        """N S without the noise, where it is small and its products are cheaper than those of the data."""
+        """N S without the noise, if it is small and products with it are cheaper than with the data."""
         size = self.x.shape[1]
         if size > min(HELD_UP_TO, 2 * len(self.x)):
             return None
@@ -70,17 +70,17 @@ class Scatter:
                 return (self @ torch.from_numpy(b.reshape(size, -1))).numpy().reshape(b.shape)
 
             start = torch.rand(size, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).numpy()
-            found = eigsh(LinearOperator((size, size), matvec=times, dtype=start.dtype), count, v0=start)
-            values, vectors = (torch.from_numpy(a) for a in found)
+            pairs = eigsh(LinearOperator((size, size), matvec=times, dtype=start.dtype), count, v0=start)
+            values, vectors = (torch.from_numpy(a) for a in pairs)
         return values.flip(0)[:count], vectors.flip(1)[:, :count]
 
     @cached_property
-    def _few(self) -> Tensor | None:
+    def _cached(self) -> Tensor | None:
         """The centred data, cached for small datasets."""
         return torch.cat([self.x[:0].double(), *self._blocks()]) if self.x.numel() <= MAX_CACHED else None
 
     def _centred(self) -> Iterator[Tensor]:
-        return self._blocks() if self._few is None else iter([self._few])
+        return self._blocks() if self._cached is None else iter([self._cached])
 
     def _blocks(self) -> Iterator[Tensor]:
         for part in row_blocks(len(self.x), self.x.shape[1]):
@@ -88,5 +88,5 @@ class Scatter:
 
     def _shrunk(self, total: Tensor, b: Tensor, target: Tensor | None) -> Tensor:
         """Return the shrunk covariance times b, from N S b without the noise, and T b."""
-        own = total / max(1, len(self.x)) + self.noise_variance * b
-        return own if target is None else (1 - self.share) * own + self.share * target
+        covariance = total / max(1, len(self.x)) + self.noise_variance * b
+        return covariance if target is None else (1 - self.share) * covariance + self.share * target

@@ -49,21 +49,21 @@ def complete(
 ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
     """Generate data around known values; yield the index of the newest value and all values so far, (B, D), in `order`.
 
-    log_prior: (L,), of labels where these are sampled too.  note: called with the effective share of the particles, 1 for
+    log_prior: (L,), of labels, if they are sampled too.  note: called with the effective share of the particles, 1 for
     exact samples.
     """
     cond = inputs.cond.to(model.device) if inputs.cond is not None else None
     if known.comes_first:
         note(1.0)
         if log_prior is not None:
-            cond = _drawn(label_posterior(model, known, order, log_prior), Noise(inputs.seeds, 1))
+            cond = _sample_index(label_posterior(model, known, order, log_prior), Noise(inputs.seeds, 1))
         check_labelled(model.label_count, cond, len(inputs.seeds))
-        yield from _one_each(model, known, order, inputs.seeds, cond)
+        yield from _exact_samples(model, known, order, inputs.seeds, cond)
     else:
         yield from _particles(model, known, order, inputs.seeds, cond, log_prior, note)
 
 
-def _one_each(
+def _exact_samples(
     model: Autoregressive, known: KnownNumbers, order: Tensor, seeds: Tensor, cond: Tensor | None
 ) -> Iterator[tuple[int, Tensor]]:
     incremental_decoder, size = model.incremental_decoder(len(seeds), cond, order), len(order)
@@ -91,7 +91,7 @@ def label_posterior(model: Autoregressive, known: KnownNumbers, order: Tensor, l
     return log_p.log_softmax(0)
 
 
-def _drawn(log_p: Tensor, noise: Noise) -> Tensor:
+def _sample_index(log_p: Tensor, noise: Noise) -> Tensor:
     """Sample from probabilities, one per seed: (B,) int64.  log_p: (K,) or (B, K)."""
     u = noise.uniform(1)[0].to(log_p)
     return (u > log_p.exp().cumsum(-1)[..., :-1]).sum(-1)
@@ -102,48 +102,52 @@ def _particles(
     note: Callable[[float], None],
 ) -> Iterator[tuple[int, Tensor]]:  # fmt: skip
     """Generate PARTICLES data per sample, yield the first of each, and select one by weight at the end."""
-    count, each, noise = len(seeds), PARTICLES, Noise(seeds)
-    first = torch.arange(count, device=model.device)[:, None] * each
-    own = cond.repeat_interleave(each) if cond is not None else None
+    count, per_sample, noise = len(seeds), PARTICLES, Noise(seeds)
+    first = torch.arange(count, device=model.device)[:, None] * per_sample
+    labels = cond.repeat_interleave(per_sample) if cond is not None else None
     if log_prior is not None:  # particles per label in proportion to the prior
-        shares = log_prior.to(known.z).exp().cumsum(0)
-        own = torch.bucketize(_even(each, noise, shares) * shares[-1], shares, right=True).clamp(max=len(shares) - 1).flatten()
-    check_labelled(model.label_count, own, count * each)
-    incremental_decoder = model.incremental_decoder(count * each, own, order)
-    x = known.z.expand(count * each, -1).masked_fill(~known.seen, -1.0)
-    log_w = x.new_zeros(count, each)
-    for i, seen in enumerate(known.seen.tolist()):
+        cumulative = log_prior.to(known.z).exp().cumsum(0)
+        labels = (
+            torch.bucketize(_evenly_spaced(per_sample, noise, cumulative) * cumulative[-1], cumulative, right=True)
+            .clamp(max=len(cumulative) - 1)
+            .flatten()
+        )
+    check_labelled(model.label_count, labels, count * per_sample)
+    incremental_decoder = model.incremental_decoder(count * per_sample, labels, order)
+    x = known.z.expand(count * per_sample, -1).masked_fill(~known.seen, -1.0)
+    log_w = x.new_zeros(count, per_sample)
+    for i, is_known in enumerate(known.seen.tolist()):
         y = incremental_decoder.next_parameters()
-        if seen:
-            log_w = log_w + model.observation.log_prob(x[:, i], y).unflatten(0, (count, each))
+        if is_known:
+            log_w = log_w + model.observation.log_prob(x[:, i], y).unflatten(0, (count, per_sample))
         else:
-            u, v = (part.to(x).flatten() for part in noise.uniform(each))
+            u, v = (part.to(x).flatten() for part in noise.uniform(per_sample))
             x[:, i] = model.observation.sample(y, u, v)
         if i + 1 == len(order):
             break
         incremental_decoder.append(x[:, i])
-        if seen and bool((poor := _effective(log_w) < MIN_EFFECTIVE_SHARE).any()):
-            stay = torch.arange(each, device=x.device).expand(count, -1)
-            ancestors = _resampled(log_w.softmax(1), Noise(seeds, RESAMPLING + i))
-            index = (first + torch.where(poor[:, None], ancestors, stay)).flatten()
+        if is_known and bool((degenerate := _effective_share(log_w) < MIN_EFFECTIVE_SHARE).any()):
+            identity = torch.arange(per_sample, device=x.device).expand(count, -1)
+            ancestors = _resampled_indices(log_w.softmax(1), Noise(seeds, RESAMPLING + i))
+            index = (first + torch.where(degenerate[:, None], ancestors, identity)).flatten()
             incremental_decoder.select(index)
-            x, log_w = x[index], log_w.masked_fill(poor[:, None], 0.0)
+            x, log_w = x[index], log_w.masked_fill(degenerate[:, None], 0.0)
         yield i, x[first[:, 0]]
-    note(float(_effective(log_w).mean()))
-    yield len(order) - 1, x[first[:, 0] + _drawn(log_w.log_softmax(1), noise)]
+    note(float(_effective_share(log_w).mean()))
+    yield len(order) - 1, x[first[:, 0] + _sample_index(log_w.log_softmax(1), noise)]
 
 
-def _effective(log_w: Tensor) -> Tensor:
+def _effective_share(log_w: Tensor) -> Tensor:
     """Return the effective share of particles, 1 / (K sum w²): (B,).  log_w: (B, K)."""
     return 1 / (log_w.shape[1] * log_w.softmax(1).square().sum(1))
 
 
-def _even(count: int, noise: Noise, like: Tensor) -> Tensor:
+def _evenly_spaced(count: int, noise: Noise, like: Tensor) -> Tensor:
     """Return evenly spaced positions in [0, 1] with a random offset: (B, count)."""
     return (torch.arange(count, device=like.device) + noise.uniform(1)[0].to(like)) / count
 
 
-def _resampled(w: Tensor, noise: Noise) -> Tensor:
+def _resampled_indices(w: Tensor, noise: Noise) -> Tensor:
     """Return indices of surviving particles by systematic resampling: (B, K) int64.  w: (B, K)."""
-    places = _even(w.shape[1], noise, w)
-    return torch.searchsorted(w.cumsum(1).contiguous(), places.contiguous()).clamp(max=w.shape[1] - 1)
+    positions = _evenly_spaced(w.shape[1], noise, w)
+    return torch.searchsorted(w.cumsum(1).contiguous(), positions.contiguous()).clamp(max=w.shape[1] - 1)

@@ -61,7 +61,7 @@ class LevelAutoregressive(Autoregressive):
 class FVSBN(LevelAutoregressive):
     """y_i = b_i + sum_{j < i} W_ij x_j, logistic regression of each value on all before it (Neal 1992; Frey 1998).
 
-    Each value has Q features and P parameters.  W: (D P, D Q), of which the part below the diagonal is used.
+    Each value has Q features and P parameters.  W: (D P, D Q); only its part below the diagonal is used.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -162,19 +162,19 @@ class NADE(LevelAutoregressive):
         random = torch.Generator().manual_seed(mix_seed(seed, 1))
         first, scale = self._first(len(z), cond), 1.0
         if self.training and self.dropout:
-            hidden_units = torch.rand(first.shape, generator=random) < self.dropout
-            first, scale = first.masked_fill(hidden_units.to(z.device), SILENT), 1 / (1 - self.dropout)
+            dropped = torch.rand(first.shape, generator=random) < self.dropout
+            first, scale = first.masked_fill(dropped.to(z.device), SILENT), 1 / (1 - self.dropout)
         if not (self.orderless and self.training):
             y = recurrence(self.inputs_with_mask(z), self.into, first, scale * self.out, self.bias)
             return -self.observation.log_prob(z, y).mean(1)
-        many = torch.randint(self.size, (len(z), 1), generator=random)
+        known_count = torch.randint(self.size, (len(z), 1), generator=random)
         rank = torch.rand(len(z), self.size, generator=random).argsort(1).argsort(1)
-        known = (rank < many).to(z.device)[..., None]
+        known = (rank < known_count).to(z.device)[..., None]
         inputs = (self.inputs_with_mask(z) * known).flatten(1)
         hidden = scale * torch.addmm(first, inputs, self.into.flatten(0, 1)).relu()
         y = (hidden @ self.out.movedim(1, 0).flatten(1)).unflatten(1, (self.size, -1)) + self.bias
         log_p = self.observation.log_prob(z, y) * ~known[..., 0]
-        return -log_p.sum(1) / (self.size - many[:, 0].to(z.device))
+        return -log_p.sum(1) / (self.size - known_count[:, 0].to(z.device))
 
     def order_around(self, seen: Tensor) -> Tensor:
         """Return an order with known values first, for orderless models."""

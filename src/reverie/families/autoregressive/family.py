@@ -26,7 +26,7 @@ from reverie.families.language.token_sampling import OPTIONS
 from reverie.families.model import Likelihood, Model, PlanRequest
 from reverie.families.planned import PlannedFamily, decoder_for, is_small_dataset, small_data_learning_rate
 
-FARTHEST = 1.5  # learning rate times steps, at most, for small datasets
+MAX_RATE_TIMES_STEPS = 1.5  # learning rate times steps, at most, for small datasets
 
 Settings = TypeVar("Settings", bound=AutoregressiveSettings)
 Sequential = TypeVar("Sequential", bound=SequenceSettings)
@@ -81,8 +81,12 @@ class NADEFamily(AutoregressiveFamily[NADESettings]):
 
     def training(self, request: PlanRequest, settings: NADESettings) -> Mapping[str, Any]:
         """Lower the learning rate for small datasets."""
-        few = {"learning_rate": small_data_learning_rate(request, 1e-3, FARTHEST)} if is_small_dataset(request) else {}
-        return {**self.training_defaults, **few}
+        small = (
+            {"learning_rate": small_data_learning_rate(request, 1e-3, MAX_RATE_TIMES_STEPS)}
+            if is_small_dataset(request)
+            else {}
+        )
+        return {**self.training_defaults, **small}
 
     def describe_settings(self, settings: NADESettings) -> str:
         """Return the settings as one line."""

@@ -48,8 +48,8 @@ class IncrementalDecoder(ABC):
 class Autoregressive(TrainedModel, CompletionModel):
     """log p(x) = sum_i log p(x_i | x_1 .. x_{i-1}), with an `Observation` as distribution of each value.
 
-    order: (D,) int64, positions of a datum in generation order: pixels row by row, of each its channels.  orderless: whether
-    the model has a joint distribution for every order.
+    order: (D,) int64, positions of a datum in generation order: pixels row by row, all channels of a pixel together.
+    orderless: whether the model has a joint distribution for every order.
     """
 
     orderless = False
@@ -62,8 +62,8 @@ class Autoregressive(TrainedModel, CompletionModel):
     @property
     def order(self) -> Tensor:
         """The position in a datum of each value of its sequence: (D,)."""
-        places = torch.arange(self.size, device=self.device)
-        return places.reshape(self.shape).movedim(0, -1).flatten() if len(self.shape) == 3 else places
+        positions = torch.arange(self.size, device=self.device)
+        return positions.reshape(self.shape).movedim(0, -1).flatten() if len(self.shape) == 3 else positions
 
     def order_around(self, seen: Tensor) -> Tensor:
         """Return the generation order for a datum with some known values.  seen: (D,) bool, by position."""
@@ -121,15 +121,15 @@ class Autoregressive(TrainedModel, CompletionModel):
         z = self.codec.encode(x.to(self.device))
         check_data(z, self.codec.levels)
         parts = []
-        for part in torch.arange(len(z)).split(self._together):
-            own = cond[part].to(z.device) if cond is not None else None
-            parts.append(self.log_numbers(z[part], own, order).cpu().double().sum(1))
+        for part in torch.arange(len(z)).split(self._batch_size):
+            labels = cond[part].to(z.device) if cond is not None else None
+            parts.append(self.log_numbers(z[part], labels, order).cpu().double().sum(1))
         nats = torch.cat(parts) + (0.0 if self.codec.levels is not None else self.codec.log_cell(self.shape))
         return LogProb(nats, torch.zeros_like(nats), 1, "autoregressive", self.size)
 
     @property
-    def _together(self) -> int:
-        """The number of data evaluated together."""
+    def _batch_size(self) -> int:
+        """The number of data per evaluated batch."""
         return max(1, NUMBERS_AT_ONCE // (self.size * self.observation.parameters))
 
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
@@ -147,18 +147,18 @@ class Autoregressive(TrainedModel, CompletionModel):
         incremental_decoder, order = self.incremental_decoder(count, cond, self.order), self.order.tolist()
         x = torch.full((count, self.size), -1.0, device=self.device)
         u, v = (part.to(x) for part in noise.uniform(self.size))
-        for i, place in enumerate(order):
+        for i, position in enumerate(order):
             z = self.observation.sample(incremental_decoder.next_parameters(), u[:, i], v[:, i])
-            x[:, place] = z
+            x[:, position] = z
             if i + 1 < self.size:
                 incremental_decoder.append(z)
             yield self.frame(i, x)
 
     def frame(self, i: int, x: Tensor) -> Frame:
         """Return the frame after value i.  x: (B, D) by position."""
-        shown = x.reshape(-1, *self.shape)
-        shown = shown.clone() if i + 1 < self.size else shown
-        return Frame(i, self.size, 1 - (i + 1) / self.size, shown, Pair(shown, torch.zeros_like(shown[:1]).expand_as(shown)))
+        data = x.reshape(-1, *self.shape)
+        data = data.clone() if i + 1 < self.size else data
+        return Frame(i, self.size, 1 - (i + 1) / self.size, data, Pair(data, torch.zeros_like(data[:1]).expand_as(data)))
 
     def completes_exactly(self, seen: Tensor) -> bool:
         """Return whether all known values come first."""

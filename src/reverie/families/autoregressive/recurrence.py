@@ -2,9 +2,9 @@
 
     a_i = a_1 + sum_{j < i} x_j W_j,   y_i = b_i + relu(a_i) V_i
 
-Directly evaluated it has D steps of H values, too small to be efficient.  Here a block of values is one matrix product: its
-values share what precedes the block, and within it a mask selects the earlier values.  Hidden activations, (B, D, H), are not
-stored; the backward pass recomputes them block by block.
+Directly evaluated it has D steps of H values, too small to be efficient.  Here a block of values takes one matrix product:
+its values share the sum over earlier blocks, and a mask selects the earlier values of the block.  Hidden activations,
+(B, D, H), are not stored; the backward pass recomputes them block by block.
 """
 
 from __future__ import annotations
@@ -47,20 +47,20 @@ class Recurrence(torch.autograd.Function):
         x, into, before, out = ctx.saved_tensors
         size, block = x.shape[1], ctx.block
         dy = grads[0].transpose(0, 1).contiguous()
-        d_into, d_out, later = torch.empty_like(into), torch.empty_like(out), torch.zeros_like(before)
+        d_into, d_out, d_later = torch.empty_like(into), torch.empty_like(out), torch.zeros_like(before)
         for begin in reversed(range(0, size, block)):
             part = slice(begin, min(size, begin + block))
             flat = x[:, part].flatten(1)
             if part.stop < size:
                 before = torch.addmm(before, flat, into[part].flatten(0, 1), alpha=-1)
-            hidden, seen = _hidden(x, into, before, part)
+            hidden, masked = _hidden(x, into, before, part)
             torch.bmm(hidden.mT, dy[part], out=d_out[part])
             d_hidden = dy[part] * out[part].mT if dy.shape[2] == 1 else dy[part] @ out[part].mT
             d_hidden = torch.ops.aten.threshold_backward(d_hidden, hidden, 0)  # the derivative of the ReLU
-            d_block = seen.T @ d_hidden.flatten(0, 1)
-            d_into[part] = torch.addmm(d_block, flat.T, later).view_as(d_into[part])
-            later += d_hidden.sum(0)
-        return None, d_into, later, d_out, dy.sum(1)
+            d_block = masked.T @ d_hidden.flatten(0, 1)
+            d_into[part] = torch.addmm(d_block, flat.T, d_later).view_as(d_into[part])
+            d_later += d_hidden.sum(0)
+        return None, d_into, d_later, d_out, dy.sum(1)
 
 
 def recurrence(x: Tensor, into: Tensor, first: Tensor, out: Tensor, bias: Tensor) -> Tensor:
@@ -73,8 +73,8 @@ def _hidden(x: Tensor, into: Tensor, before: Tensor, part: slice) -> tuple[Tenso
     """Return relu(a) of a block, (S, B, H), and the masked inputs of each of its values, (S B, S Q)."""
     x = x[:, part]
     count, block, _ = x.shape
-    seen = (_earlier(block, x) * x).flatten(0, 1).flatten(1)
-    return torch.addmm(before.repeat(block, 1), seen, into[part].flatten(0, 1)).relu_().unflatten(0, (block, count)), seen
+    masked = (_earlier(block, x) * x).flatten(0, 1).flatten(1)
+    return torch.addmm(before.repeat(block, 1), masked, into[part].flatten(0, 1)).relu_().unflatten(0, (block, count)), masked
 
 
 def _earlier(block: int, like: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Sequence networks over the values of a datum: each from the network's output before it."""
+"""Sequence networks over the values of a datum: each predicted from the values before it."""
 
 from __future__ import annotations
 

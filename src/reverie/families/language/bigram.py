@@ -36,8 +36,8 @@ class Bigram(LanguageModel, FittedModel):
         unigram = torch.bincount(ids, minlength=size).double() + SMOOTHING
         unigram /= unigram.sum()
         pairs = torch.bincount(ids[:-1] * size + ids[1:], minlength=size * size).reshape(size, size).double()
-        chance = (pairs + SMOOTHING * size * unigram) / (pairs.sum(1, keepdim=True) + SMOOTHING * size)
-        table = torch.cat([chance, unigram[None]]).log()
+        conditional = (pairs + SMOOTHING * size * unigram) / (pairs.sum(1, keepdim=True) + SMOOTHING * size)
+        table = torch.cat([conditional, unigram[None]]).log()
         self.table.copy_(table)
         yield float(-table[ids[:-1], ids[1:]].mean()) if len(ids) > 1 else math.log(size)
 

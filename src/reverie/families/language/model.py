@@ -31,10 +31,10 @@ NONE = -1  # padding after the last token
 METRIC_TEXTS = 64  # windows, at most, for held-out metrics
 TOKENS_AT_ONCE = 2**13  # tokens per evaluated batch
 CHUNK = 4096  # tokens per call of a recurrent model, which then continues from its state
-PIECE = 512  # characters of the pieces of text from which a standard error is estimated
+PIECE_CHARACTERS = 512  # characters of the pieces of text from which a standard error is estimated
 MAX_LENGTH = 10**6  # characters of samples and prompts
 UNIT = "bits/character"
-DRAWN = 64  # uniform numbers generated at a time, one per token
+UNIFORMS_AT_ONCE = 64  # uniform numbers generated at a time, one per token
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class LanguageModel(Model):
     """log p(x) = sum_i log p(x_i | x_1 .. x_{i-1}) of the tokens of a text.
 
     limit: length of the context in tokens, None for recurrent models; at the end of the context, the model restarts with the
-    later half as its past.  begins: whether the data are several texts, so that a sample is a whole one.  User units are
+    later half as its past.  begins: whether the data are several texts, so that a sample is one whole text.  User units are
     character codes, see `reverie.data.text_windows`; model units are tokens, padded with NONE.
     """
 
@@ -63,7 +63,7 @@ class LanguageModel(Model):
 
     @abstractmethod
     def logits(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return the logits of the token after each, (B, n, V); without a state also of the first, (B, n + 1, V).
+        """Return the logits of each next token, (B, n, V); without a state also of the first, (B, n + 1, V).
 
         ids: (B, n) int64.
         """
@@ -95,9 +95,9 @@ class LanguageModel(Model):
 
     def log_tokens(self, ids: Tensor) -> Tensor:
         """Return log p of each token given those before it: (B, n), 0 for NONE.  ids: (B, n), padded with NONE."""
-        known = ids.clamp_min(0)
-        whole = self.limit is None or ids.shape[1] <= self.limit
-        return (self._in_order(known) if whole else self._in_windows(known, self.limit or 1)).where(ids != NONE, 0.0)
+        unpadded = ids.clamp_min(0)
+        fits = self.limit is None or ids.shape[1] <= self.limit
+        return (self._in_order(unpadded) if fits else self._in_windows(unpadded, self.limit or 1)).where(ids != NONE, 0.0)
 
     def _in_order(self, ids: Tensor) -> Tensor:
         """Return log p of each token, continuing from the state after every CHUNK tokens."""
@@ -118,8 +118,8 @@ class LanguageModel(Model):
         starts = list(range(limit - half, ids.shape[1] - half, limit - half))
         full = [s for s in starts if s + limit <= ids.shape[1]]
         for k in range(0, len(full), step := max(1, TOKENS_AT_ONCE // (limit * count))):
-            some = torch.cat([ids[:, s : s + limit] for s in full[k : k + step]])
-            log_p = self._in_order(some)[:, half:].reshape(-1, count, limit - half)
+            windows = torch.cat([ids[:, s : s + limit] for s in full[k : k + step]])
+            log_p = self._in_order(windows)[:, half:].reshape(-1, count, limit - half)
             parts.append(log_p.transpose(0, 1).reshape(count, -1))
         parts += [self._in_order(ids[:, s:])[:, half:] for s in starts[len(full) :]]
         return torch.cat(parts, 1)
@@ -137,13 +137,13 @@ class LanguageModel(Model):
     def cost(self, texts: Sequence[str]) -> TextCost:
         """Return the negative log-likelihood of texts, each from its beginning to its end, in the given order.
 
-        The error is the standard error over pieces of about PIECE characters, each in what comes before it.
+        The error is the standard error over pieces of about PIECE_CHARACTERS, each given all text before it.
         """
         ids = np.concatenate([part for text in texts for part in (np.array([END], np.int32), self.tokenizer.encode(text))])
         ids = ids if self.begins else ids[1:]
         log_p = self.log_tokens(torch.from_numpy(ids).long()[None].to(self.device))[0].double().cpu()
         characters = sum(map(len, texts))
-        size = max(1, round(PIECE * len(ids) / max(1, characters)))
+        size = max(1, round(PIECE_CHARACTERS * len(ids) / max(1, characters)))
         pieces = torch.stack([part.sum() for part in log_p.split(size)][: max(1, len(log_p) // size)])
         error = mean_and_error(-pieces / math.log(2) / (characters * size / len(ids)))[1]
         nats = -float(log_p.sum())
@@ -181,19 +181,21 @@ class LanguageModel(Model):
             raise UserError(f"--length must be between 1 and {MAX_LENGTH:,} characters, got {length:,}")
         past = torch.tensor([self.prompt_tokens(options.get("prompt"))], dtype=torch.int64, device=self.device)
         ids, noise, count = past.expand(len(inputs.seeds), -1), Noise(inputs.seeds), len(inputs.seeds)
-        letters = torch.tensor([len(piece.decode("utf-8", "ignore")) for piece in self.tokenizer.pieces], device=self.device)
-        letters[1:].clamp_(min=1)
-        written = torch.zeros(count, dtype=torch.int64, device=self.device)
-        over = torch.zeros(count, dtype=torch.bool, device=self.device)
+        token_lengths = torch.tensor(
+            [len(piece.decode("utf-8", "ignore")) for piece in self.tokenizer.pieces], device=self.device
+        )
+        token_lengths[1:].clamp_(min=1)
+        lengths = torch.zeros(count, dtype=torch.int64, device=self.device)
+        finished = torch.zeros(count, dtype=torch.bool, device=self.device)
         y, state = self._start(ids)
         for k in itertools.count():
-            if k % DRAWN == 0:
-                numbers = noise.uniform(DRAWN, self.device)[0]
-            token = choice(y, numbers[:, k % DRAWN, None]).masked_fill(over, NONE)
+            if k % UNIFORMS_AT_ONCE == 0:
+                uniforms = noise.uniform(UNIFORMS_AT_ONCE, self.device)[0]
+            token = choice(y, uniforms[:, k % UNIFORMS_AT_ONCE, None]).masked_fill(finished, NONE)
             ids = torch.cat([ids, token[:, None]], 1)
-            written += letters[token.clamp_min(0)]
-            over = over | (written >= length) | ((token == END) & self.begins)
-            done = length if bool(over.all()) else min(length - 1, int(written.min()))
+            lengths += token_lengths[token.clamp_min(0)]
+            finished = finished | (lengths >= length) | ((token == END) & self.begins)
+            done = length if bool(finished.all()) else min(length - 1, int(lengths.min()))
             yield self._frame(ids, done, length)
             if done == length:
                 return
@@ -204,7 +206,7 @@ class LanguageModel(Model):
                 y = y[:, -1]
 
     def _start(self, ids: Tensor) -> tuple[Tensor, State]:
-        """Return the logits after a prompt, and the state; of prompts longer than the context the later half is used."""
+        """Return the logits after a prompt, and the state; only the last half context of longer prompts is used."""
         if self.limit is not None and ids.shape[1] >= self.limit:
             ids = ids[:, -(self.limit // 2) :]
         y, state = self.logits(ids[:, :CHUNK], None)
@@ -212,8 +214,8 @@ class LanguageModel(Model):
             y, state = self.logits(ids[:, first : first + CHUNK], state)
         return y[:, -1], state
 
-    def _frame(self, ids: Tensor, done: int, of: int) -> Frame:
-        return Frame(done - 1, of, 1 - done / of, ids, Pair(ids, torch.zeros_like(ids[:1]).expand_as(ids)))
+    def _frame(self, ids: Tensor, done: int, total: int) -> Frame:
+        return Frame(done - 1, total, 1 - done / total, ids, Pair(ids, torch.zeros_like(ids[:1]).expand_as(ids)))
 
 
 def _log_of(y: Tensor, ids: Tensor) -> Tensor:

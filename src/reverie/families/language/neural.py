@@ -54,9 +54,9 @@ class NeuralLanguageModel(LanguageModel, TrainedModel):
 
     def logits(self, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
         """See `LanguageModel.logits`."""
-        h, after = self.net(self.embed(ids) if state is not None else self.inputs(ids), state)
+        h, new_state = self.net(self.embed(ids) if state is not None else self.inputs(ids), state)
         weight = self.embed.weight if self.head is None else self.head.weight
-        return functional.linear(h, weight, self.bias), after
+        return functional.linear(h, weight, self.bias), new_state
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return the negative log-likelihood of each text in nats per token: (B,)."""

@@ -44,7 +44,7 @@ class FixedContextSettings(TextSettings):
 
 
 def training_text(data: Dataset) -> TextWindows:
-    """Return the text whose windows the data are."""
+    """Return the text that the data are windows of."""
     if not isinstance(data.x, TextWindows):
         raise UserError(f"a language model needs text, and {data.name} has {data.kind}; give text data, or another --family")
     return data.x

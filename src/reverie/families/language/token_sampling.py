@@ -14,14 +14,14 @@ from reverie.base.errors import UserError
 # Options of sampling text, with defaults.
 OPTIONS: Mapping[str, Any] = {"prompt": None, "temperature": None, "top_k": None, "top_p": 1.0, "length": None}
 PAIR_OPTIONS: Mapping[str, Any] = {**OPTIONS, "beams": None}  # of sequence-to-sequence models
-HOTTEST = 100.0
+MAX_TEMPERATURE = 100.0
 
 
 @dataclass(frozen=True)
 class TokenSampling:
     """p_i ~ exp(y_i / temperature) among the k most likely tokens, and of these the smallest set with probability p.
 
-    (arXiv:1805.04833 and arXiv:1904.09751.)  A temperature of 0 takes the likeliest.
+    (arXiv:1805.04833 and arXiv:1904.09751.)  A temperature of 0 selects the most likely token.
     """
 
     temperature: float = 1.0
@@ -30,16 +30,16 @@ class TokenSampling:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], default: float = 1.0) -> TokenSampling:
-        """Return the sampling that options describe; raise a UserError for invalid values.  default: of the temperature."""
+        """Return the sampling of these options; raise a UserError for invalid values.  default: of the temperature."""
         temperature = options.get("temperature")
-        made = cls(default if temperature is None else temperature, options.get("top_k"), options.get("top_p", 1.0))
-        if not 0 <= made.temperature <= HOTTEST:
-            raise UserError(f"--temperature must be between 0 (greedy) and {HOTTEST:g}, got {made.temperature}")
-        if made.top_k is not None and made.top_k < 1:
-            raise UserError(f"--top-k must be at least 1, got {made.top_k}")
-        if not 0 < made.top_p <= 1:
-            raise UserError(f"--top-p must be above 0 and at most 1, got {made.top_p}")
-        return made
+        sampling = cls(default if temperature is None else temperature, options.get("top_k"), options.get("top_p", 1.0))
+        if not 0 <= sampling.temperature <= MAX_TEMPERATURE:
+            raise UserError(f"--temperature must be between 0 (greedy) and {MAX_TEMPERATURE:g}, got {sampling.temperature}")
+        if sampling.top_k is not None and sampling.top_k < 1:
+            raise UserError(f"--top-k must be at least 1, got {sampling.top_k}")
+        if not 0 < sampling.top_p <= 1:
+            raise UserError(f"--top-p must be above 0 and at most 1, got {sampling.top_p}")
+        return sampling
 
     def probabilities(self, y: Tensor) -> Tensor:
         """Return the probability of each token.  y: (B, V) -> (B, V)."""
@@ -52,16 +52,16 @@ class TokenSampling:
         p = y.softmax(1)
         if self.top_p < 1:
             ordered, order = p.sort(1, descending=True)
-            kept = ordered.cumsum(1) - ordered < self.top_p  # always keeps the first
-            p = torch.zeros_like(p).scatter(1, order, ordered * kept)
+            in_nucleus = ordered.cumsum(1) - ordered < self.top_p  # always keeps the first
+            p = torch.zeros_like(p).scatter(1, order, ordered * in_nucleus)
             p = p / p.sum(1, keepdim=True)
         return p
 
     def __call__(self, y: Tensor, u: Tensor) -> Tensor:
         """Return the token of each row by inversion of a uniform number: (B,).  u: (B, 1)."""
         p = self.probabilities(y)
-        ladder = p.to(u.dtype).cumsum(1)
-        chosen = (ladder <= u * ladder[:, -1:]).sum(1)
+        cumulative = p.to(u.dtype).cumsum(1)
+        chosen = (cumulative <= u * cumulative[:, -1:]).sum(1)
         # rounding may lead past the last token with positive probability
         last = p.shape[1] - 1 - (p > 0).flip(1).to(torch.int8).argmax(1)
         return torch.minimum(chosen, last)

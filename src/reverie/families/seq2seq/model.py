@@ -39,7 +39,7 @@ PAIRS_AT_ONCE = 256  # pairs per evaluated batch
 BEGIN_PAIRS = 4096  # training pairs, at most, for the initial bias
 MAX_PROMPT = 4096  # characters of a source
 MAX_BEAMS = 256
-SPARE = 8  # an answer has at most twice the tokens of the longer of source and training data, plus these
+SPARE = 8  # tokens that an answer may have above twice the length of the longer of source and training data
 
 
 @dataclass(frozen=True)
@@ -65,9 +65,9 @@ class PairCost:
 class PairModel(TrainedModel):
     """log p(y | x) = sum_t log p(y_t | y_1 .. y_{t-1}, x), with the end of the target as its last token.
 
-    p(y_t = v | ..) = softmax_v(D net(x, start, C y_1, .., C y_{t-1}) + b), with a vector C v for each token, in sources as in
-    targets.  User units: codes of characters (B, 2, W), see `reverie.data.text_pairs`; in model units tokens (B, 2, n),
-    padded with NONE.  examples: number of stored sources of the training data, answered where no source is given.
+    p(y_t = v | ..) = softmax_v(D net(x, start, C y_1, .., C y_{t-1}) + b), with an embedding C v of each token, shared by
+    sources and targets.  User units: codes of characters (B, 2, W), see `reverie.data.text_pairs`; model units: tokens
+    (B, 2, n), padded with NONE.  examples: number of stored sources of the training data, used if none is given.
     """
 
     def __init__(self, net: EncoderDecoder, tied: bool, tokenizer: Tokenizer, shape: tuple[int, ...], examples: int) -> None:
@@ -113,21 +113,21 @@ class PairModel(TrainedModel):
         return self.tokenizer.decode(int(k) for k in ids if k > END)
 
     def read(self, sources: Tensor) -> Memory:
-        """Encode sources, each with its end.  sources: (B, S) tokens, padded with NONE."""
-        closed = functional.pad(sources, (0, 1), value=NONE)
+        """Encode sources, each followed by END.  sources: (B, S) tokens, padded with NONE."""
+        terminated = functional.pad(sources, (0, 1), value=NONE)
         lengths = (sources != NONE).sum(1)
-        closed[torch.arange(len(closed), device=closed.device), lengths] = END
-        return self.net.encode(self.embed(closed.clamp_min(0)), closed != NONE)
+        terminated[torch.arange(len(terminated), device=terminated.device), lengths] = END
+        return self.net.encode(self.embed(terminated.clamp_min(0)), terminated != NONE)
 
     def inputs(self, targets: Tensor) -> Tensor:
         """Return the start vector and the embeddings of tokens: (B, n + 1, dim).  targets: (B, n), padded with NONE."""
         return torch.cat([self.start.expand(len(targets), 1, -1), self.embed(targets.clamp_min(0))], 1)
 
     def logits(self, memory: Memory, ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-        """Return the logits of the token after each, (B, n, V); without a state also of the first, (B, n + 1, V)."""
-        h, after = self.net(memory, self.embed(ids) if state is not None else self.inputs(ids), state)
+        """Return the logits of each next token, (B, n, V); without a state also of the first, (B, n + 1, V)."""
+        h, new_state = self.net(memory, self.embed(ids) if state is not None else self.inputs(ids), state)
         weight = self.embed.weight if self.head is None else self.head.weight
-        return functional.linear(h, weight, self.bias), after
+        return functional.linear(h, weight, self.bias), new_state
 
     def log_targets(self, z: Tensor) -> Tensor:
         """Return log p of each target token and of the end, given the source and the tokens before: (B, n + 1).
@@ -164,9 +164,9 @@ class PairModel(TrainedModel):
             nats.append(-self.log_targets(z).double().sum(1).cpu())
             tokens.append(((z[:, 1] != NONE).sum(1) + 1).cpu())
         cost, count = torch.cat(nats), torch.cat(tokens).double()
-        each = float(cost.sum() / count.sum())
-        error = mean_and_error((cost - each * count) / count.mean())[1]  # of a ratio, linearised
-        return PairCost(each, error or 0.0, float(cost.sum()), int(count.sum()), len(x))
+        per_token = float(cost.sum() / count.sum())
+        error = mean_and_error((cost - per_token * count) / count.mean())[1]  # of a ratio, linearised
+        return PairCost(per_token, error or 0.0, float(cost.sum()), int(count.sum()), len(x))
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
@@ -191,8 +191,8 @@ class PairModel(TrainedModel):
     def source_tokens(self, prompt: str | None, seeds: Tensor) -> Tensor:
         """Return the tokens of the sources to answer: the prompt, or else a stored source per seed: (B, S)."""
         if prompt is None:
-            share = Noise(seeds, draws=2**30).uniform(1)[0][:, 0]
-            chosen = self.examples[(share * len(self.examples)).long().to(self.device)].long()
+            u = Noise(seeds, draws=2**30).uniform(1)[0][:, 0]
+            chosen = self.examples[(u * len(self.examples)).long().to(self.device)].long()
             return self.sources(chosen)
         if len(prompt) > MAX_PROMPT:
             raise UserError(f"the source has {len(prompt):,} characters, and at most {MAX_PROMPT:,} are allowed; shorten it")
@@ -219,19 +219,21 @@ class PairModel(TrainedModel):
             yield from self._beam_search(sources, options, limit)
             return
         noise, memory = Noise(inputs.seeds), self.read(sources)
-        written = sources[:, :0]
-        over = torch.zeros(len(sources), dtype=torch.bool, device=self.device)
-        letters = torch.tensor([len(piece.decode("utf-8", "ignore")) for piece in self.tokenizer.pieces], device=self.device)
-        left = torch.full((len(sources),), options.get("length") or 2 * MAX_PROMPT, device=self.device)
-        y, state = self.logits(memory, written, None)
+        answers = sources[:, :0]
+        finished = torch.zeros(len(sources), dtype=torch.bool, device=self.device)
+        token_lengths = torch.tensor(
+            [len(piece.decode("utf-8", "ignore")) for piece in self.tokenizer.pieces], device=self.device
+        )
+        remaining = torch.full((len(sources),), options.get("length") or 2 * MAX_PROMPT, device=self.device)
+        y, state = self.logits(memory, answers, None)
         for k in range(limit):
-            token = choice(y[:, -1], noise.uniform(1, self.device)[0]).masked_fill(over, NONE)
-            left -= letters[token.clamp_min(0)]
-            over = over | (token == END) | (left <= 0)
+            token = choice(y[:, -1], noise.uniform(1, self.device)[0]).masked_fill(finished, NONE)
+            remaining -= token_lengths[token.clamp_min(0)]
+            finished = finished | (token == END) | (remaining <= 0)
             token = token.masked_fill(token == END, NONE)
-            written = torch.cat([written, token[:, None]], 1)
-            done = limit if bool(over.all()) else k + 1
-            yield self._frame(sources, written, done, limit)
+            answers = torch.cat([answers, token[:, None]], 1)
+            done = limit if bool(finished.all()) else k + 1
+            yield self._frame(sources, answers, done, limit)
             if done == limit:
                 return
             y, state = self.logits(memory, token.clamp_min(0)[:, None], state)
@@ -255,9 +257,9 @@ class PairModel(TrainedModel):
         memory = self.read(source[None])
 
         def following(ids: Tensor, state: State | None) -> tuple[Tensor, State]:
-            one = memory.take(torch.zeros(len(ids), dtype=torch.int64, device=self.device))
-            y, after = self.logits(one, ids.to(self.device), state)
-            return y[:, -1].float().log_softmax(-1), after
+            repeated = memory.take(torch.zeros(len(ids), dtype=torch.int64, device=self.device))
+            y, new_state = self.logits(repeated, ids.to(self.device), state)
+            return y[:, -1].float().log_softmax(-1), new_state
 
         return beam_search(following, beams, limit)
 
@@ -265,7 +267,7 @@ class PairModel(TrainedModel):
         """Return the answers of a beam search, the most likely first."""
         ids = self.source_tokens(source, torch.zeros(1, dtype=torch.int64))[0]
         candidates = self.search(ids, beams, self._limit(ids[None], length))
-        return [Answer(self.spelled(one.tokens), one.log_prob, one.ended) for one in candidates]
+        return [Answer(self.spelled(candidate.tokens), candidate.log_prob, candidate.ended) for candidate in candidates]
 
     @torch.no_grad()
     def alignment(self, source: str, target: str | None = None) -> tuple[list[str], list[str], list[Tensor]]:
@@ -283,10 +285,10 @@ class PairModel(TrainedModel):
         names = [[self.tokenizer.spelled(int(k)) for k in (*row, END)] for row in (ids[0], target_ids)]
         return names[0], names[1], [layer[0].cpu() for layer in weights]
 
-    def _frame(self, sources: Tensor, written: Tensor, done: int, of: int) -> Frame:
-        width = max(sources.shape[1], written.shape[1])
-        z = torch.stack([functional.pad(t, (0, width - t.shape[1]), value=NONE) for t in (sources, written)], 1)
-        return Frame(done - 1, of, 1 - done / of, z, Pair(z, torch.zeros_like(z[:1]).expand_as(z)))
+    def _frame(self, sources: Tensor, answers: Tensor, done: int, total: int) -> Frame:
+        width = max(sources.shape[1], answers.shape[1])
+        z = torch.stack([functional.pad(t, (0, width - t.shape[1]), value=NONE) for t in (sources, answers)], 1)
+        return Frame(done - 1, total, 1 - done / total, z, Pair(z, torch.zeros_like(z[:1]).expand_as(z)))
 
 
 def pair_codes(pairs: TextPairs) -> Tensor:

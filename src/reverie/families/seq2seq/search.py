@@ -26,24 +26,26 @@ class Candidate:
 def beam_search(following: Next, beams: int, limit: int) -> list[Candidate]:
     """Return up to `beams` answers, the most likely first, without length normalisation.
 
-    Each step keeps the `beams` most likely continuations of all; finished answers occupy beams.  One beam is greedy; as many
-    beams as sequences find the most likely one.  limit: largest number of tokens, after which answers are ended.
+    Each step keeps the `beams` most likely continuations of all prefixes; finished answers occupy beams.  One beam is greedy;
+    as many beams as sequences make the search exact.  limit: maximum number of tokens, at which answers are ended.
     """
     y, state = following(torch.zeros(1, 0, dtype=torch.int64), None)
-    written: list[tuple[int, ...]] = [()]
-    sums, ended = torch.zeros(1, dtype=torch.float64), list[Candidate]()
+    prefixes: list[tuple[int, ...]] = [()]
+    sums, finished = torch.zeros(1, dtype=torch.float64), list[Candidate]()
     for _ in range(limit):
         total = sums[:, None] + y.double().cpu()
-        best, index = total.flatten().topk(min(beams - len(ended), total.numel()))
+        best, index = total.flatten().topk(min(beams - len(finished), total.numel()))
         rows, tokens = index // total.shape[1], index % total.shape[1]
-        on = tokens != END
-        ended += [Candidate(written[int(row)], float(value)) for row, value in zip(rows[~on], best[~on], strict=True)]
-        rows, tokens, sums = rows[on], tokens[on], best[on]
-        written = [(*written[int(row)], int(token)) for row, token in zip(rows, tokens, strict=True)]
-        if not written:
+        unfinished = tokens != END
+        finished += [
+            Candidate(prefixes[int(row)], float(value)) for row, value in zip(rows[~unfinished], best[~unfinished], strict=True)
+        ]
+        rows, tokens, sums = rows[unfinished], tokens[unfinished], best[unfinished]
+        prefixes = [(*prefixes[int(row)], int(token)) for row, token in zip(rows, tokens, strict=True)]
+        if not prefixes:
             break
         y, state = following(tokens[:, None], state.take(rows))
     else:
-        closed = (sums + y[:, END].double().cpu()).tolist()
-        ended += [Candidate(tokens, value, ended=False) for tokens, value in zip(written, closed, strict=True)]
-    return sorted(ended, key=lambda one: -one.log_prob)
+        totals = (sums + y[:, END].double().cpu()).tolist()
+        finished += [Candidate(tokens, value, ended=False) for tokens, value in zip(prefixes, totals, strict=True)]
+    return sorted(finished, key=lambda candidate: -candidate.log_prob)

@@ -26,8 +26,9 @@ MAX_VALUES = 4096  # values in a datum, at most, for which distances are informa
 class SinkhornSettings(FamilySettings):
     """A generator and its transport cost.
 
-    epsilon: at the end of a training, in units of the mean cost; independent: whether the self-transport of a batch is between
-    its halves; features: number of half-whitened principal components in which the cost is measured, 0 for the data;
+    epsilon: final entropic regularisation, in units of the mean cost; independent: whether the self-transport of a
+    batch is between its halves; features: number of half-whitened principal components in which the cost is measured, 0 for
+    the data;
     label_cost: cost of transport to another label, in units of the mean cost.  latent: dimensions of a code; layers, hidden,
     blocks, patch, width: of the network, as in `vae`.
     """

@@ -27,7 +27,7 @@ from reverie.transport import Sinkhorn, between, sinkhorn
 BEGIN_DATA = 2048  # training data, at most, for the mean cost and the principal components
 METRIC_DATA = 1024  # data, at most, for the held-out divergence
 TOLERANCE, ITERATIONS = 1e-3, 300  # of the potentials; the error is below the noise of batches
-FIRST, SETTLED = 0.5, 0.5  # initial epsilon in units of the mean cost, and share of the training in which it decreases
+START_EPSILON, DECAY_SHARE = 0.5, 0.5  # initial epsilon in mean costs, and share of the training in which it decreases
 
 
 class SinkhornGenerator(TrainedModel):
@@ -81,8 +81,8 @@ class SinkhornGenerator(TrainedModel):
     @property
     def epsilon_now(self) -> float:
         """The current epsilon, in units of the mean cost; it decreases geometrically."""
-        first = max(FIRST, self.epsilon)
-        return float(first * (self.epsilon / first) ** min(1.0, self.done / SETTLED))
+        first = max(START_EPSILON, self.epsilon)
+        return float(first * (self.epsilon / first) ** min(1.0, self.done / DECAY_SHARE))
 
     def generate(self, z: Tensor, cond: Tensor | None) -> Tensor:
         """Return the generator's output, in model units: (B, ...); images are in [-1, 1].  z: (B, latent)."""
@@ -95,9 +95,13 @@ class SinkhornGenerator(TrainedModel):
         points = flat @ self.features if self.features.shape[1] else flat
         if not self.label_count or cond is None:
             return points
-        whole = float(self.label_cost * self.unit)  # cost between two labels, which differ in two coordinates
-        far = {"squared": math.sqrt(whole / 2), "euclidean": whole / math.sqrt(2), "manhattan": whole / 2}[self.cost]
-        return torch.cat([points, far * F.one_hot(cond, self.label_count).to(points)], 1)
+        label_cost = float(self.label_cost * self.unit)  # cost between two labels, which differ in two coordinates
+        one_hot_value = {
+            "squared": math.sqrt(label_cost / 2),
+            "euclidean": label_cost / math.sqrt(2),
+            "manhattan": label_cost / 2,
+        }[self.cost]
+        return torch.cat([points, one_hot_value * F.one_hot(cond, self.label_count).to(points)], 1)
 
     def transport(self, x: Tensor, y: Tensor, epsilon: float, start: Tensor | None = None) -> Sinkhorn:
         """Return the optimal transport of x to y.  epsilon: in mean costs; start: initial potential of y, default 0."""
@@ -111,15 +115,17 @@ class SinkhornGenerator(TrainedModel):
 
     def divergence(self, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
         """Return the debiased divergence of two sets of points, with gradient by x: ().  epsilon: in mean costs."""
-        own = [self.transport(points, points, epsilon) for points in (x, y)]
-        return self.transport(x, y, epsilon, own[1].f).value - (own[0].value + own[1].value) / 2
+        self_transport = [self.transport(points, points, epsilon) for points in (x, y)]
+        return (
+            self.transport(x, y, epsilon, self_transport[1].f).value - (self_transport[0].value + self_transport[1].value) / 2
+        )
 
     def energy(self, x: Tensor, y: Tensor, epsilon: float) -> Tensor:
         """Return the divergence estimated from independent halves of both sets: ()."""
         (a, b), (c, d) = x.tensor_split(2), y.tensor_split(2)
-        own = self.transport(c, d, epsilon)
-        across = self.transport(a, c, epsilon, own.f).value + self.transport(b, d, epsilon, own.g).value
-        return (across - self.transport(a, b, epsilon).value - own.value) / 2
+        data_transport = self.transport(c, d, epsilon)
+        cross = self.transport(a, c, epsilon, data_transport.f).value + self.transport(b, d, epsilon, data_transport.g).value
+        return (cross - self.transport(a, b, epsilon).value - data_transport.value) / 2
 
     def loss(self, x: Tensor, cond: Tensor | None, seed: int) -> Tensor:
         """Return the divergence of a batch, in units of the mean cost, for each datum: (B,)."""
@@ -135,7 +141,7 @@ class SinkhornGenerator(TrainedModel):
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return the distance of samples from held-out data, at the last epsilon, in units of the mean cost: `held_out`.
+        """Return the distance of samples from held-out data, at the final epsilon, in units of the mean cost: `held_out`.
 
         It is the divergence; with `independent`, OT(x, y) - OT(x, x')/2 with two sets of samples, whose expectation is minimal
         for the data's distribution, and then half of OT between independent data.
@@ -143,14 +149,17 @@ class SinkhornGenerator(TrainedModel):
         x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, METRIC_DATA))))
         cond = labels.to(self.device) if labels is not None and self.label_count else None
         truth = self._points(self.codec.encode(x.to(self.device)), cond)
-        generated, other = (
+        generated, second = (
             self._points(self.generate(self._codes(Noise(image_seeds(seed, len(x), first))), cond), cond)
             for first in (0, len(x))
         )
         if not self.independent:
             return {"held_out": float(self.divergence(generated, truth, self.epsilon) / self.unit)}
-        across, own = self.transport(generated, truth, self.epsilon), self.transport(generated, other, self.epsilon)
-        return {"held_out": float((across.value - own.value / 2) / self.unit)}
+        to_data, between_samples = (
+            self.transport(generated, truth, self.epsilon),
+            self.transport(generated, second, self.epsilon),
+        )
+        return {"held_out": float((to_data.value - between_samples.value / 2) / self.unit)}
 
     @torch.no_grad()
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
