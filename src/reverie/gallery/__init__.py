@@ -34,19 +34,19 @@ def gallery(
     """Draw a gallery and return its files: `gallery("samplers", "sheet.png", run="runs/digits", grid="karras")`.
 
     Galleries of a run take sampling options, except those that they vary.  scales: for "guidance"; data, schedule, reading
-    (options of `load_data`): for "forward"; runs: shown too by "schedules" and "gradients".
+    (options of `load_data`): for "forward"; runs: also shown by "schedules" and "gradients".
     """
     if name not in GALLERIES:
         raise unknown(name, GALLERIES, "gallery")
     draw: Callable[..., list[Path]] = import_module(f"reverie.gallery.{name}").draw
-    takes = signature(draw).parameters
-    own = {"run": run, "data": data, "schedule": schedule, "reading": reading, "scales": scales, "runs": runs or None}
-    arguments = {**own, **options}
+    accepted = signature(draw).parameters
+    named = {"run": run, "data": data, "schedule": schedule, "reading": reading, "scales": scales, "runs": runs or None}
+    arguments = {**named, **options}
     given = {key: value for key, value in arguments.items() if value is not None}
-    if missing := [key for key in SHOWS if key in takes and key not in given]:
+    if missing := [key for key in SHOWS if key in accepted and key not in given]:
         raise UserError(f"the gallery {name!r} needs {SHOWS[missing[0]]}; give one")
-    sampling = any(parameter.kind is parameter.VAR_KEYWORD for parameter in takes.values())
-    if wrong := [key for key in given if (key in own or not sampling) and key not in takes]:
-        raise UserError(f"the gallery {name!r} has no option {wrong[0]!r}; leave it out")
-    first = [given.pop(key) for key in SHOWS if key in given]
-    return draw(*first, Path(out), **({"device": device} if "device" in takes else {}), **given)
+    accepts_sampling = any(parameter.kind is parameter.VAR_KEYWORD for parameter in accepted.values())
+    if unsupported := [key for key in given if (key in named or not accepts_sampling) and key not in accepted]:
+        raise UserError(f"the gallery {name!r} has no option {unsupported[0]!r}; leave it out")
+    inputs = [given.pop(key) for key in SHOWS if key in given]
+    return draw(*inputs, Path(out), **({"device": device} if "device" in accepted else {}), **given)

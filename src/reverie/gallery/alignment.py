@@ -19,7 +19,7 @@ def _marks(names: list[str]) -> list[str]:
 
 
 def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: str = "auto") -> list[Path]:
-    """Draw a heat map per layer and head, the answer down and the source across."""
+    """Draw a heat map per layer and head: one row per token of the answer, one column per token of the source."""
     check_picture(out)
     opened = run if isinstance(run, Run) else load(run, device)
     model = pair_model(opened)
@@ -32,11 +32,11 @@ def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: st
         raise UserError(
             f"the source has {len(sources)} tokens, above the limit of {MAX_TOKENS} of a figure; give a shorter one"
         )
-    whole = len(targets) <= MAX_TOKENS  # answers of untrained models rarely end
+    is_complete = len(targets) <= MAX_TOKENS  # answers of untrained models rarely end
     targets, layers = targets[:MAX_TOKENS], [layer[:, :MAX_TOKENS] for layer in layers]
     heads = layers[0].shape[0]
-    wide, high = (max(MIN_INCHES, CELL * len(side) + 0.7) for side in (sources, targets))
-    fig = figure(wide * heads, 0.6 + high * len(layers))
+    width, height = (max(MIN_INCHES, CELL * len(side) + 0.7) for side in (sources, targets))
+    fig = figure(width * heads, 0.6 + height * len(layers))
     panels = fig.subplots(len(layers), heads, squeeze=False)
     for k, layer in enumerate(layers):
         for head in range(heads):
@@ -49,7 +49,7 @@ def draw(run: str | Path | Run, out: Path, prompt: str | None = None, device: st
             axes.tick_params(length=0, pad=1)
             if len(layers) * heads > 1:
                 axes.set_title(f"layer {k + 1}, head {head + 1}", fontsize=8, color=INK)
-    shown = "the answer" if whole else f"the first {MAX_TOKENS} tokens of the answer"
-    fig.suptitle(f"attention of {shown} (down)\nto the source (across)", fontsize=9, color=INK)
+    subject = "the answer" if is_complete else f"the first {MAX_TOKENS} tokens of the answer"
+    fig.suptitle(f"attention of {subject} (down)\nto the source (across)", fontsize=9, color=INK)
     save(fig, out)
     return [out]

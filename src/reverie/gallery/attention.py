@@ -15,7 +15,7 @@ from reverie.runs.run import Run, load
 
 SENTENCE = "To be, or not to be, that is the question"
 MAX_TOKENS = 80  # tokens shown
-NAMED = 48  # tokens with names
+MAX_NAMED = 48  # tokens up to which their names are shown
 
 
 def heads_of(run: Run, sentence: str) -> tuple[list[str], Tensor]:
@@ -38,16 +38,16 @@ def draw(run: str | Path | Run, out: Path, prompt: str = SENTENCE, device: str =
     opened = run if isinstance(run, Run) else load(run, device)
     names, weights = heads_of(opened, prompt)
     layers, heads = weights.shape[:2]
-    side = 2.6 if len(names) <= NAMED else 2.2
+    side = 2.6 if len(names) <= MAX_NAMED else 2.2
     fig = figure(side * heads, 0.5 + side * layers)
     size = min(8.0, max(4.5, 96 / len(names)))  # font size that fits the rows
-    marks = [matplotlib_text(name.replace(" ", "\u00b7").replace("\n", "\u21b5")) for name in names]
+    tick_labels = [matplotlib_text(name.replace(" ", "\u00b7").replace("\n", "\u21b5")) for name in names]
     for (layer, head), axes in zip(
         ((a, b) for a in range(layers) for b in range(heads)), fig.subplots(layers, heads, squeeze=False).flat, strict=True
     ):
         axes.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=max(0.3, float(weights[layer, head, 1:].max())))
         axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8, color=INK)
-        shown = marks if len(names) <= NAMED else []
+        shown = tick_labels if len(names) <= MAX_NAMED else []
         axes.set_xticks(range(len(shown)), shown, fontsize=size, rotation=90 if max(map(len, names[1:])) > 1 else 0)
         axes.set_yticks(range(len(shown)), shown, fontsize=size)
         axes.tick_params(length=0, pad=1)

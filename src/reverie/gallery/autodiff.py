@@ -25,32 +25,32 @@ from reverie.gallery.implicit import circle, programme, square_root
 
 GREEN, PURPLE = CYCLE[2], CYCLE[3]
 DEPTH = 40  # layers of the chain whose memory is shown
-WIDE, HIGH, GAP = 1.5, 1.3, (2.6, 1.7)  # sizes and distances of boxes
+BOX_WIDTH, BOX_HEIGHT, GAP = 1.5, 1.3, (2.6, 1.7)  # sizes and distances of boxes
 
 
 def _number(a: Tensor) -> str:
     return f"{a.item():.4g}" if a.numel() == 1 else f"{tuple(a.shape)}"
 
 
-def _places(graph: Graph, gap: float) -> list[tuple[float, float]]:
-    """Place each node at its depth, nodes of one depth above each other."""
+def _positions(graph: Graph, gap: float) -> list[tuple[float, float]]:
+    """Return the position of each node: x by its depth, nodes of equal depth stacked."""
     depth: list[int] = []
     for node in graph.nodes:
         depth.append(1 + max((depth[k] for k in node.inputs), default=-1))
-    rows = {d: [k for k, at in enumerate(depth) if at == d] for d in set(depth)}
+    rows = {d: [k for k, node_depth in enumerate(depth) if node_depth == d] for d in set(depth)}
     return [(GAP[0] * depth[k], gap * (rows[depth[k]].index(k) - (len(rows[depth[k]]) - 1) / 2)) for k in range(len(depth))]
 
 
 def _draw_graph(axes: Axes, graph: Graph, title: str, along: tuple[float, ...], second: bool) -> None:
     v = tuple(torch.full_like(node.value, a) for node, a in zip(graph.nodes, along, strict=False))
     tangents, adjoints, bends = graph.tangents(v), graph.adjoints(), graph.second_adjoints(v)
-    more = 1.25 if second else 1  # lines in a box
-    places, high = _places(graph, more * GAP[1]), more * HIGH
+    scale = 1.25 if second else 1  # lines in a box
+    positions, height = _positions(graph, scale * GAP[1]), scale * BOX_HEIGHT
     for k, node in enumerate(graph.nodes):
-        x, y = places[k]
+        x, y = positions[k]
         for start, local in zip(node.inputs, node.locals, strict=True):
-            left, right = places[start][0] + WIDE / 2, x - WIDE / 2
-            bend = -0.6 if x - places[start][0] > 1.5 * GAP[0] else 0.0  # above boxes in between
+            left, right = positions[start][0] + BOX_WIDTH / 2, x - BOX_WIDTH / 2
+            bend = -0.6 if x - positions[start][0] > 1.5 * GAP[0] else 0.0  # above boxes in between
             style = {
                 "arrowstyle": "-|>",
                 "color": SOFT,
@@ -59,12 +59,17 @@ def _draw_graph(axes: Axes, graph: Graph, title: str, along: tuple[float, ...], 
                 "shrinkA": 0,
                 "shrinkB": 0,
             }
-            axes.annotate("", (right, y), (left, places[start][1]), arrowprops=style, zorder=0)
-            middle = ((left + right) / 2, (y + places[start][1]) / 2 - bend * (right - left) / 2)
-            plain = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
-            axes.text(*middle, _number(local), fontsize=9, color=INK, ha="center", va="center", bbox=plain)
+            axes.annotate("", (right, y), (left, positions[start][1]), arrowprops=style, zorder=0)
+            middle = ((left + right) / 2, (y + positions[start][1]) / 2 - bend * (right - left) / 2)
+            label_box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none"}
+            axes.text(*middle, _number(local), fontsize=9, color=INK, ha="center", va="center", bbox=label_box)
         box = FancyBboxPatch(
-            (x - WIDE / 2, y - high / 2), WIDE, high, boxstyle="round,pad=0,rounding_size=0.12", fc="#f4f7fb", ec=SOFT
+            (x - BOX_WIDTH / 2, y - height / 2),
+            BOX_WIDTH,
+            height,
+            boxstyle="round,pad=0,rounding_size=0.12",
+            fc="#f4f7fb",
+            ec=SOFT,
         )
         axes.add_patch(box)
         lines = [
@@ -75,9 +80,13 @@ def _draw_graph(axes: Axes, graph: Graph, title: str, along: tuple[float, ...], 
             (f"r' = {_number(bends[k])}", PURPLE),
         ][: 5 if second else 4]
         for line, (text, colour) in enumerate(lines):
-            axes.text(x, y + high / 2 - HIGH * (0.14 + 0.24 * line), text, fontsize=9, color=colour, ha="center", va="center")
-    xs, ys = zip(*places, strict=True)
-    axes.set(xlim=(min(xs) - WIDE, max(xs) + WIDE), ylim=(min(ys) - HIGH, max(ys) + 1.4 * HIGH), aspect="equal")
+            axes.text(
+                x, y + height / 2 - BOX_HEIGHT * (0.14 + 0.24 * line), text, fontsize=9, color=colour, ha="center", va="center"
+            )
+    xs, ys = zip(*positions, strict=True)
+    axes.set(
+        xlim=(min(xs) - BOX_WIDTH, max(xs) + BOX_WIDTH), ylim=(min(ys) - BOX_HEIGHT, max(ys) + 1.4 * BOX_HEIGHT), aspect="equal"
+    )
     axes.set_title(title, fontsize=10, color=INK)
     axes.axis("off")
 
@@ -123,8 +132,8 @@ def memory() -> Figure:
     fig = figure(8, 3.8)
     axes = fig.subplots()
     x = torch.linspace(-1, 1, 100_000)
-    found = profile(_chain, x, rounds=1)
-    for name, cost, colour in (("reverse: u^T J", found.reverse, WARM), ("forward: J v", found.forward, GREEN)):
+    measured = profile(_chain, x, rounds=1)
+    for name, cost, colour in (("reverse: u^T J", measured.reverse, WARM), ("forward: J v", measured.forward, GREEN)):
         megabytes = np.array(cost.memory) / 2**20
         label = f"{name}, peak {megabytes.max():.1f} MB"
         axes.plot(np.linspace(0, 1, len(megabytes)), megabytes, color=colour, label=label)
@@ -149,9 +158,9 @@ def modes() -> Figure:
     shapes: tuple[Callable[[int], tuple[int, int]], ...] = (lambda k: (k, 16), lambda k: (16, k))
     titles = ("n inputs, 16 outputs", "16 inputs, m outputs")
     for axes, title, shape, size in zip(fig.subplots(1, 2, sharey=True), titles, shapes, "nm", strict=True):
-        found = [profile(_dense(*shape(k)), torch.ones(shape(k)[0])) for k in sizes]
-        flops = ([p.inputs * p.forward.flops for p in found], [p.outputs * p.reverse.flops for p in found])
-        times = ([p.forward_seconds for p in found], [p.reverse_seconds for p in found])
+        profiles = [profile(_dense(*shape(k)), torch.ones(shape(k)[0])) for k in sizes]
+        flops = ([p.inputs * p.forward.flops for p in profiles], [p.outputs * p.reverse.flops for p in profiles])
+        times = ([p.forward_seconds for p in profiles], [p.reverse_seconds for p in profiles])
         for k, (name, colour) in enumerate((("forward", GREEN), ("reverse", WARM))):
             axes.plot(sizes, flops[k], color=colour, marker="o", label=f"{name}, operations")
             axes.plot(sizes, np.array(times[k]) * 1e9, color=colour, ls=":", marker=".", label=f"{name}, nanoseconds")
@@ -186,15 +195,15 @@ def second_order() -> Figure:
 
 
 def hessian_runs(n: int, mode: str, rounds: int = 5) -> tuple[int, Cost, Cost]:
-    """Return how many runs the whole Hessian of a network of n inputs takes, the cost of one, and of all of them at once.
+    """Return the runs that the Hessian of a network of n inputs takes, the cost of one run, and of all in one batch.
 
-    A run is H v, or one number w^T H v by forward on forward.
+    A run gives H v, or one value w^T H v by forward on forward.
     """
     f, x = _dense(n, 1), torch.ones(n) / n
-    number = mode == "forward-on-forward"
-    whole: Callable[[Tensor], Tensor] = lambda y: f(y).sum()  # noqa: E731
-    one = measure(lambda: bilinear(whole, x, x, x) if number else hvp(whole, x, x, mode), rounds)
-    return n**2 if number else n, one, measure(lambda: hessian(whole, x, mode), rounds)
+    is_scalar = mode == "forward-on-forward"
+    scalar: Callable[[Tensor], Tensor] = lambda y: f(y).sum()  # noqa: E731
+    single = measure(lambda: bilinear(scalar, x, x, x) if is_scalar else hvp(scalar, x, x, mode), rounds)
+    return n**2 if is_scalar else n, single, measure(lambda: hessian(scalar, x, mode), rounds)
 
 
 def hessians() -> Figure:
@@ -204,12 +213,12 @@ def hessians() -> Figure:
     left, right = fig.subplots(1, 2)
     values = np.array([profile(_dense(n, 1), torch.ones(n), rounds=0).value.flops for n in sizes])
     for mode, colour in zip(PRODUCTS, CYCLE, strict=False):
-        runs, one, at_once = zip(*(hessian_runs(n, mode) for n in sizes), strict=True)
+        runs, single, batched = zip(*(hessian_runs(n, mode) for n in sizes), strict=True)
         label = f"{mode.replace('-', ' ')}, {'n²' if runs[0] > sizes[0] else 'n'} runs"
-        left.plot(sizes, np.array(runs) * [c.flops for c in one] / values, color=colour, marker="o", label=label)
-        left.plot(sizes, [c.flops for c in at_once] / values, color=colour, ls=":")
-        right.plot(sizes, np.array(runs) * [c.seconds for c in one], color=colour, marker="o", label=label)
-        right.plot(sizes, [c.seconds for c in at_once], color=colour, ls=":")
+        left.plot(sizes, np.array(runs) * [c.flops for c in single] / values, color=colour, marker="o", label=label)
+        left.plot(sizes, [c.flops for c in batched] / values, color=colour, ls=":")
+        right.plot(sizes, np.array(runs) * [c.seconds for c in single], color=colour, marker="o", label=label)
+        right.plot(sizes, [c.seconds for c in batched], color=colour, ls=":")
     left.set(ylabel="operations / those of f")
     right.set(ylabel="time, s")
     for axes, what in ((left, "operations"), (right, "time")):
@@ -233,7 +242,7 @@ def uncertainty(seed: int = 3) -> Figure:
     noise = Noise(image_seeds(seed, 1))
     eps = noise.like(truth)
     x, times = noise.like(truth), np.linspace(0.95, 0.05, 46)
-    shown = (5, 12, 20, 30)
+    drawn_steps = (5, 12, 20, 30)
     fig = figure(9.5, 4.4)
     axes = fig.subplots(2, 5)
     _picture(axes[0, 0], truth[0, 0], "original", "gray")
@@ -243,7 +252,7 @@ def uncertainty(seed: int = 3) -> Figure:
         alpha, sigma = schedule(t)
         x = torch.where(known, alpha * truth + sigma * eps, x)
         pair = denoiser(x, t)
-        if k in shown:
+        if k in drawn_steps:
             deviation = posterior_variance(denoiser, x, t).clamp(min=0).sqrt()
             _picture(axes[0, column], pair.x0[0, 0], f"E[x0 | x], t = {t:.2f}", "gray")
             _picture(axes[1, column], deviation[0, 0], f"std, at most {float(deviation.max()):.2f}", "magma", (0, 1))

@@ -30,7 +30,7 @@ EDGE = 0.02  # fraction of the codes outside the grid on each side
 
 @dataclass(frozen=True)
 class Coder:
-    """An autoencoder with its images.  x: (N, C, H, W) in user units, held-out ones first; labels: (N,) or None."""
+    """An autoencoder with its images.  x: (N, C, H, W) in user units, the `held` held-out ones first; labels: (N,) or None."""
 
     to_latent: Callable[[Tensor], Tensor]
     from_latent: Callable[[Tensor], Tensor]
@@ -52,9 +52,9 @@ class Coder:
         if isinstance(model, VAE) and model.label_count:
             raise UserError(f"the autoencoder of {run.path} needs labels; give one trained without labels")
         train, held = load_source_data(run.config.data, folder=run.path).split(run.config.data.seed)
-        (x, labels), (train_x, train_labels) = _some(held, MAX_CODES // 2), _some(train, MAX_CODES // 2)
-        known = [*(labels if labels is not None else ()), *(train_labels if train_labels is not None else ())]
-        names = [run.config.data.labels[int(k)] for k in known] if run.config.data.labels and known else None
+        (x, labels), (train_x, train_labels) = _first(held, MAX_CODES // 2), _first(train, MAX_CODES // 2)
+        all_labels = [*(labels if labels is not None else ()), *(train_labels if train_labels is not None else ())]
+        names = [run.config.data.labels[int(k)] for k in all_labels] if run.config.data.labels and all_labels else None
         return cls(model.to_latent, model.from_latent, torch.cat([x, train_x]).to(model.device), names, len(x))
 
     @torch.no_grad()
@@ -68,20 +68,20 @@ class Coder:
         return torch.cat([self.from_latent(self.to_latent(part)) for part in self.x.split(64)])
 
 
-def _some(data: Dataset, most: int) -> tuple[Tensor, Tensor | None]:
+def _first(data: Dataset, most: int) -> tuple[Tensor, Tensor | None]:
     return data.batch(torch.arange(min(len(data), chunk_size(data.shape, most))))
 
 
 def _rows(rows: list[tuple[str, Tensor]]) -> Figure:
     """Draw named rows of images."""
     images = torch.cat([x for _, x in rows]).clamp(0, 1)
-    shown = coloured(to_bytes(channels_last(images.cpu().numpy())))
-    across = len(rows[0][1])
-    fig = figure(max(6.0, 0.8 * across + 1.4), 0.85 * len(rows) + 0.2)
+    pictures = coloured(to_bytes(channels_last(images.cpu().numpy())))
+    columns = len(rows[0][1])
+    fig = figure(max(6.0, 0.8 * columns + 1.4), 0.85 * len(rows) + 0.2)
     for k, (name, _) in enumerate(rows):
-        for j in range(across):
-            axes = fig.add_subplot(len(rows), across, k * across + j + 1)
-            axes.imshow(shown[k * across + j], interpolation="nearest")
+        for j in range(columns):
+            axes = fig.add_subplot(len(rows), columns, k * columns + j + 1)
+            axes.imshow(pictures[k * columns + j], interpolation="nearest")
             axes.set(xticks=[], yticks=[])
             axes.spines[:].set_visible(False)
             if j == 0:
@@ -93,17 +93,17 @@ def reconstructions(coder: Coder) -> Figure:
     """Draw held-out images above their reconstructions."""
     x = coder.x[: min(SHOWN, coder.held)]
     with torch.no_grad():
-        back = coder.from_latent(coder.to_latent(x))
-    return _rows([("held out", x), ("reconstructed", back), ("difference", 0.5 + (back - x))])
+        reconstructed = coder.from_latent(coder.to_latent(x))
+    return _rows([("held out", x), ("reconstructed", reconstructed), ("difference", 0.5 + (reconstructed - x))])
 
 
 def codes(coder: Coder) -> Figure:
-    """Draw two principal components of codes, coloured by label; two-dimensional codes directly, beside a decoded grid."""
-    found = coder.codes().double().cpu()
+    """Draw two principal components of codes, coloured by label; for two-dimensional codes, a decoded grid."""
+    latents = coder.codes().double().cpu()
     fig = figure(6.5, 5.5)
     axes = fig.subplots()
-    if found.shape[1] == 2:
-        low, high = found.quantile(EDGE, 0), found.quantile(1 - EDGE, 0)
+    if latents.shape[1] == 2:
+        low, high = latents.quantile(EDGE, 0), latents.quantile(1 - EDGE, 0)
         first, second = (torch.linspace(float(a), float(b), GRID) for a, b in zip(low, high, strict=True))
         z = torch.stack(torch.meshgrid(first, second.flip(0), indexing="xy"), -1).flatten(0, 1).to(coder.x)
         with torch.no_grad():
@@ -113,13 +113,15 @@ def codes(coder: Coder) -> Figure:
         axes.imshow(sheet, extent=(float(low[0]), float(high[0]), float(low[1]), float(high[1])), aspect="auto")
         axes.set(xlabel="first dimension", ylabel="second dimension", title="decoded codes")
         return fig
-    centred = found - found.mean(0)
-    _, values, axes_of = torch.linalg.svd(centred, full_matrices=False)
+    centred = latents - latents.mean(0)
+    _, values, components = torch.linalg.svd(centred, full_matrices=False)
     shares = values[:2] ** 2 / (values**2).sum()
-    dots(axes, (centred @ axes_of[:2].T).numpy(), colours(coder.labels, len(found)))
+    dots(axes, (centred @ components[:2].T).numpy(), colours(coder.labels, len(latents)))
     legend(axes, coder.labels)
-    across, up = (f"component, {float(share):.0%} of the variance" for share in shares)
-    axes.set(xlabel=f"first {across}", ylabel=f"second {up}", title=f"{len(found):,} codes of {found.shape[1]:,} dimensions")
+    xlabel, ylabel = (f"component, {float(share):.0%} of the variance" for share in shares)
+    axes.set(
+        xlabel=f"first {xlabel}", ylabel=f"second {ylabel}", title=f"{len(latents):,} codes of {latents.shape[1]:,} dimensions"
+    )
     return fig
 
 
@@ -146,33 +148,33 @@ def _pca_errors(known: Tensor, new: Tensor) -> Tensor:
     mean = known.mean(0)
     axes = torch.linalg.svd(known - mean, full_matrices=False).Vh
     explained = ((new - mean) @ axes.T).square().sum(0).cumsum(0)
-    left: Tensor = (new - mean).square().sum() - explained
-    return left.clamp_min(0) / new.numel()
+    residual: Tensor = (new - mean).square().sum() - explained
+    return residual.clamp_min(0) / new.numel()
 
 
 def spectrum(coder: Coder) -> Figure:
     """Draw the error of the best linear map of rank k, sum over j > k of s_j² (Eckart and Young 1936), and the autoencoder's.
 
-    With as many components as images its error is 0, so the error of components of one half on the other half is shown too.
+    With as many components as images its error is 0, so the error on one half, with components of the other, is drawn too.
     """
     x = coder.x.flatten(1).double().cpu()
     values = torch.linalg.svdvals(x - x.mean(0))
-    left = (values**2).flip(0).cumsum(0).flip(0) / x.numel()
+    errors = (values**2).flip(0).cumsum(0).flip(0) / x.numel()
     error = float((coder.reconstructions().flatten(1).double().cpu() - x).square().mean())
-    numbers = coder.codes().shape[1]
+    dimensions = coder.codes().shape[1]
     fig = figure(9, 3.8)
-    one, two = fig.subplots(1, 2)
-    one.semilogy(np.arange(1, len(values) + 1), values.clamp_min(1e-12).numpy(), color=ACCENT)
-    one.set(xlabel="k", ylabel="singular value", title=f"spectrum of {len(x):,} images")
-    two.loglog(np.arange(1, len(left)), left[1:].numpy(), color=ACCENT, label="best linear map of rank k")
+    spectrum_axes, error_axes = fig.subplots(1, 2)
+    spectrum_axes.semilogy(np.arange(1, len(values) + 1), values.clamp_min(1e-12).numpy(), color=ACCENT)
+    spectrum_axes.set(xlabel="k", ylabel="singular value", title=f"spectrum of {len(x):,} images")
+    error_axes.loglog(np.arange(1, len(errors)), errors[1:].numpy(), color=ACCENT, label="best linear map of rank k")
     new = _pca_errors(x[::2], x[1::2])
-    two.loglog(np.arange(1, len(new) + 1), new.numpy(), "--", color=ACCENT, label="the same, on held-out images")
-    two.plot([numbers], [error], "o", color=WARM, label=f"this autoencoder, {numbers:,} dimensions")
-    least = min(error, float(new.min()) if len(new) else error) / 10
-    two.set(xlabel="dimensions of a code", ylabel="mean squared error", title="reconstruction error")
-    two.set_ylim(max(least, 1e-12), None)
-    two.legend(fontsize=8, frameon=False)
-    for axes in (one, two):
+    error_axes.loglog(np.arange(1, len(new) + 1), new.numpy(), "--", color=ACCENT, label="the same, on held-out images")
+    error_axes.plot([dimensions], [error], "o", color=WARM, label=f"this autoencoder, {dimensions:,} dimensions")
+    lowest = min(error, float(new.min()) if len(new) else error) / 10
+    error_axes.set(xlabel="dimensions of a code", ylabel="mean squared error", title="reconstruction error")
+    error_axes.set_ylim(max(lowest, 1e-12), None)
+    error_axes.legend(fontsize=8, frameon=False)
+    for axes in (spectrum_axes, error_axes):
         axes.spines[["top", "right"]].set_visible(False)
     return fig
 

@@ -18,7 +18,7 @@ RECTANGLE = np.zeros((4, 5), bool)
 RECTANGLE[[0, 0, 1, 1, 2, 2, 3, 3], [1, 3, 3, 4, 1, 2, 0, 2]] = True
 SQUARE = np.eye(4, dtype=bool)
 SQUARE[[0, 1, 0, 2, 1, 3], [1, 0, 2, 0, 3, 1]] = True
-TWICE = np.array([[0, 0, 1], [1, 1, 0], [1, 1, 0]], bool)  # columns 1 and 2 meet in two rows
+TWO_SHARED_ROWS = np.array([[0, 0, 1], [1, 1, 0], [1, 1, 0]], bool)  # columns 1 and 2 share two rows
 PATH = np.abs(np.subtract.outer(np.arange(4), np.arange(4))) <= 1
 CYCLE_OF_FOUR = np.logical_or.reduce([np.roll(np.eye(4, dtype=bool), k, 0) for k in (-1, 0, 1)])
 CYCLE_OF_FIVE = np.logical_or.reduce([np.roll(np.eye(5, dtype=bool), k, 0) for k in (-1, 0, 1)])
@@ -51,10 +51,10 @@ def draw_pattern(
         side.set_color("#d5dbe1")
 
 
-def _dots(axes: Axes, places: np.ndarray, colors: np.ndarray, names: list[str]) -> None:
+def _dots(axes: Axes, positions: np.ndarray, colors: np.ndarray, names: list[str]) -> None:
     shades = [_colour(int(c)) if c >= 0 else to_rgb("#c3ccd6") for c in colors]
-    axes.scatter(places[:, 0], places[:, 1], s=330, c=shades, zorder=2, edgecolors="white", linewidths=1.5)
-    for (x, y), name in zip(places, names, strict=True):
+    axes.scatter(positions[:, 0], positions[:, 1], s=330, c=shades, zorder=2, edgecolors="white", linewidths=1.5)
+    for (x, y), name in zip(positions, names, strict=True):
         axes.text(x, y, name, ha="center", va="center", color="white", fontsize=9, zorder=3)
 
 
@@ -76,12 +76,12 @@ def _ring(axes: Axes, edges: np.ndarray, colors: np.ndarray) -> None:
     """Draw a graph with vertices on a circle; edges: number of edges between two vertices, (n, n)."""
     n = len(colors)
     angle = np.pi / 2 - 2 * np.pi * np.arange(n) / n
-    places = np.stack([np.cos(angle), np.sin(angle)], 1)
+    positions = np.stack([np.cos(angle), np.sin(angle)], 1)
     for i, j in zip(*np.nonzero(np.triu(edges, 1)), strict=True):
         for bend in 0.12 * (np.arange(edges[i, j]) - (edges[i, j] - 1) / 2):  # parallel edges side by side
             style = {"arrowstyle": "-", "color": SOFT, "lw": 1.2, "connectionstyle": f"arc3,rad={bend * 2}"}
-            axes.annotate("", places[i], places[j], arrowprops=style, zorder=0)
-    _dots(axes, places, colors, [f"{j + 1}" for j in range(n)])
+            axes.annotate("", positions[i], positions[j], arrowprops=style, zorder=0)
+    _dots(axes, positions, colors, [f"{j + 1}" for j in range(n)])
     axes.set(xlim=(-1.4, 1.4), ylim=(-1.4, 1.4), aspect="equal")
     axes.axis("off")
 
@@ -108,7 +108,8 @@ def _compressed(axes: Axes, coloring: Coloring, names: np.ndarray) -> None:
     by_rows = columns.shape[1] == 0
     seeds, values = (rows, names.T) if by_rows else (columns, names)
     texts = [
-        ["+".join(name for name, on in zip(line, seed, strict=True) if on and name) for seed in seeds.T] for line in values
+        ["+".join(name for name, selected in zip(line, seed, strict=True) if selected and name) for seed in seeds.T]
+        for line in values
     ]
     grid = np.array(texts, dtype=object)
     grid = grid.T if by_rows else grid
@@ -178,7 +179,7 @@ def arrow() -> Figure:
 def column_graph() -> Figure:
     """Draw the column intersection graph of two patterns; each shared row is an edge."""
     fig = figure(10, 5.4)
-    for panels, pattern in zip(fig.subplots(2, 3), (RECTANGLE, TWICE), strict=True):
+    for panels, pattern in zip(fig.subplots(2, 3), (RECTANGLE, TWO_SHARED_ROWS), strict=True):
         coloring = color(pattern)
         draw_pattern(panels[0], pattern, coloring.row_colors, coloring.colors, _names(pattern, False))
         shared = pattern.T.astype(int) @ pattern.astype(int)

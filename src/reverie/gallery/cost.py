@@ -34,10 +34,10 @@ class Cost:
 
 
 def formula(layers: int, n: int, d: int, d_k: int | None = None, d_v: int | None = None, d_ff: int | None = None) -> float:
-    """Return the operations of a pass, two for each product that is added, in `layers` layers over n tokens of width d.
+    """Return the operations of a pass, two per multiply-add, in `layers` layers over n tokens of width d.
 
     Scores and weighted sums take (d_k + d_v) n² products; queries, keys, values and the output 2 (d_k + d_v) d n; the dense
-    part 2 d_ff d n.  What is not given is as usual: d_k = d_v = d, all heads together, and d_ff = 4 d.
+    part 2 d_ff d n.  Defaults: d_k = d_v = d, all heads together, and d_ff = 4 d.
     """
     d_k, d_v, d_ff = d_k or d, d_v or d, d_ff or 4 * d
     return 2.0 * layers * (d_k + d_v) * n**2 + 4.0 * layers * (d_k + d_v + d_ff) * d * n
@@ -47,7 +47,7 @@ def formula(layers: int, n: int, d: int, d_k: int | None = None, d_v: int | None
 def measured(n: int, d: int, layers: int = LAYERS) -> Cost:
     """Count and time a pass of a transformer."""
     net, x = Decoder(d, layers, HEADS, "none", n).eval(), torch.randn(1, n, d)
-    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # whose operations are plain products
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # this backend uses plain matrix products
         net(x)
     net(x)
     times = []
@@ -69,19 +69,19 @@ def draw(out: Path) -> list[Path]:
         torch.set_num_threads(threads)
     fig = figure(10, 4)
     for axes, rows, name in zip(fig.subplots(1, 2), (over_n, over_d), ("n", "d"), strict=True):
-        places = [getattr(row, name) for row in rows]
-        axes.loglog(places, [row.formula for row in rows], "-", color=SOFT, lw=4, alpha=0.5, label="formula")
-        axes.loglog(places, [row.counted for row in rows], "o", color=CYCLE[0], ms=5, label="counted")
+        xs = [getattr(row, name) for row in rows]
+        axes.loglog(xs, [row.formula for row in rows], "-", color=SOFT, lw=4, alpha=0.5, label="formula")
+        axes.loglog(xs, [row.counted for row in rows], "o", color=CYCLE[0], ms=5, label="counted")
         fixed = f"d = {WIDTH}" if name == "n" else f"n = {LENGTH}"
-        what = "tokens n" if name == "n" else "width d"
-        label_axes(axes, f"{LAYERS} layers, {fixed}", what, "operations")
+        xlabel = "tokens n" if name == "n" else "width d"
+        label_axes(axes, f"{LAYERS} layers, {fixed}", xlabel, "operations")
         seconds = axes.twinx()
-        seconds.loglog(places, [1e3 * row.seconds for row in rows], "s--", color=CYCLE[1], ms=4, lw=1, label="time")
+        seconds.loglog(xs, [1e3 * row.seconds for row in rows], "s--", color=CYCLE[1], ms=4, lw=1, label="time")
         seconds.set_ylabel("milliseconds on one thread", fontsize=9, color=CYCLE[1])
         seconds.spines[["top"]].set_visible(False)
-        for both in (axes, seconds):
-            both.set_xticks(places, [str(p) for p in places])
-            both.minorticks_off()
+        for twin in (axes, seconds):
+            twin.set_xticks(xs, [str(p) for p in xs])
+            twin.minorticks_off()
         lines = [*axes.lines, *seconds.lines]
         axes.legend(lines, [str(line.get_label()) for line in lines], fontsize=8, frameon=False, loc="upper left")
     fig.suptitle("Cost of a transformer: attention is quadratic in n, the rest quadratic in d", fontsize=10, color=INK)

@@ -47,10 +47,10 @@ def gradients(variant: str, seed: int = 0) -> np.ndarray:
         torch.manual_seed(seed)
         layers = [Layer(*VARIANTS[variant]) for _ in range(DEPTH)]
         x, target = torch.randn(BATCH, WIDTH), torch.randn(BATCH, WIDTH)
-    places = [x.requires_grad_()]
+    activations = [x.requires_grad_()]
     for layer in layers:
-        places.append(layer(places[-1]))
-    gradients = torch.autograd.grad(0.5 * (places[-1] - target).square().sum(1).mean(), places)
+        activations.append(layer(activations[-1]))
+    gradients = torch.autograd.grad(0.5 * (activations[-1] - target).square().sum(1).mean(), activations)
     return np.array([float(g.norm()) for g in gradients])
 
 

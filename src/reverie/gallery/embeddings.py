@@ -20,8 +20,8 @@ def _embed(positions: int, dim: int) -> Tensor:
 
 
 def _image(fig: Figure, axes: Axes, values: Tensor, colours: str, label: str) -> None:
-    shown = axes.imshow(values.numpy(), aspect="auto", cmap=colours, interpolation="nearest")
-    fig.colorbar(shown, ax=axes, label=label)
+    image = axes.imshow(values.numpy(), aspect="auto", cmap=colours, interpolation="nearest")
+    fig.colorbar(image, ax=axes, label=label)
 
 
 def curves() -> Figure:

@@ -1,4 +1,4 @@
-"""Speed of flows in both directions: time per datum to noise with density, and back, by size."""
+"""Speed of flows in both directions: time per datum of density evaluation and of sampling, by size."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def speeds(seed: int = 0) -> Figure:
     rows, fig = timed(seed), figure(9, 3.8)
     for axes, (direction, title) in zip(fig.subplots(1, 2, sharey=True), TIMES.items(), strict=True):
         for k, name in enumerate(dict.fromkeys(row["transform"] for row in rows)):
-            own = [row for row in rows if row["transform"] == name]
-            axes.loglog([float(row["numbers"]) for row in own], [1e3 * float(row[direction]) for row in own],
+            curve = [row for row in rows if row["transform"] == name]
+            axes.loglog([float(row["numbers"]) for row in curve], [1e3 * float(row[direction]) for row in curve],
                         color=CYCLE[k % len(CYCLE)], marker="o", ms=4, lw=1.5, label=str(name))  # fmt: skip
         axes.set(xlabel="values in a datum", title=title)
         axes.spines[["top", "right"]].set_visible(False)

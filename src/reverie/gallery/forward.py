@@ -48,7 +48,7 @@ Moment = tuple[float, np.ndarray]  # a time, and the noised data in user units
 
 
 def walk(schedule: Schedule, codec: Codec, x: Tensor, seed: int) -> list[Moment]:
-    """Return data at the times of a film, all of one Markov chain.  x: (n, ...) in user units.
+    """Return data at the times of a film, along one Markov chain.  x: (n, ...) in user units.
 
     Noised data of variance-exploding schedules are divided by sqrt(alpha² + sigma²), so that they stay within the figure.
     """
@@ -61,32 +61,32 @@ def walk(schedule: Schedule, codec: Codec, x: Tensor, seed: int) -> list[Moment]
     ]
 
 
-def _about(schedule: Schedule, t: float, between: str = ", ") -> str:
+def _caption(schedule: Schedule, t: float, separator: str = ", ") -> str:
     alpha, sigma = schedule(t)
-    return between.join([f"t = {t:.3g}", f"alpha {float(alpha):.2f}", f"sigma {float(sigma):.{2 if sigma < 10 else 0}f}"])
+    return separator.join([f"t = {t:.3g}", f"alpha {float(alpha):.2f}", f"sigma {float(sigma):.{2 if sigma < 10 else 0}f}"])
 
 
-def _some(moments: Sequence[Moment], kind: Kind) -> list[Moment]:
+def _selected(moments: Sequence[Moment], kind: Kind) -> list[Moment]:
     return [moments[k] for k in np.linspace(0, len(moments) - 1, COLUMNS[kind]).round().astype(int)]
 
 
 def sheet(schedule: Schedule, moments: Sequence[Moment], limits: tuple[float, float] | None = None) -> Figure:
     """Draw some of the times side by side: points in the plane, or a column of images per time."""
     kind: Kind = "points" if moments[0][1].ndim == 2 else "images"
-    chosen = _some(moments, kind)
+    chosen = _selected(moments, kind)
     if kind == "points":
         fig = figure(15, 3.6)
         limits = limits or axis_limits(np.concatenate([x[:, :2] for _, x in chosen]))
         for axes, (t, x) in zip(fig.subplots(1, len(chosen)), chosen, strict=True):
-            dots(square_axes(axes, limits, _about(schedule, t)), x)
+            dots(square_axes(axes, limits, _caption(schedule, t)), x)
         return fig
     columns = [contact_sheet(to_bytes(x), columns=1) for _, x in chosen]
-    tall, wide = columns[0].shape[:2]
-    fig = figure(1.25 * len(chosen), 1.2 * tall / wide + 0.7)
+    height, width = columns[0].shape[:2]
+    fig = figure(1.25 * len(chosen), 1.2 * height / width + 0.7)
     for axes, (t, _), column in zip(fig.subplots(1, len(chosen)), chosen, columns, strict=True):
         axes.imshow(column, interpolation="nearest")
         axes.set_axis_off()
-        axes.set_title(_about(schedule, t, "\n"), fontsize=8, color=INK)
+        axes.set_title(_caption(schedule, t, "\n"), fontsize=8, color=INK)
     return fig
 
 
@@ -94,7 +94,7 @@ def film(schedule: Schedule, moments: Sequence[Moment], limits: tuple[float, flo
     """Yield every time as a frame, (H, W, 3) uint8."""
     if moments[0][1].ndim > 2:
         for t, x in moments:
-            yield with_heading(contact_sheet(to_bytes(x)), _about(schedule, t))
+            yield with_heading(contact_sheet(to_bytes(x)), _caption(schedule, t))
         return
     limits = limits or axis_limits(np.concatenate([x[:, :2] for _, x in moments]))
     fig = figure(5, 5.2)
@@ -102,7 +102,7 @@ def film(schedule: Schedule, moments: Sequence[Moment], limits: tuple[float, flo
     cloud = dots(axes, moments[0][1])
     for t, x in moments:
         cloud.set_offsets(np.pad(x, ((0, 0), (0, 1)))[:, :2])
-        axes.set_title(_about(schedule, t), fontsize=10, color=INK)
+        axes.set_title(_caption(schedule, t), fontsize=10, color=INK)
         yield pixels(fig)
 
 
@@ -111,16 +111,16 @@ def draw(
 ) -> list[Path]:
     """Draw sheet and film of a dataset into a folder and return the files; reading: options of `load_data`."""
     check_folder(out)
-    process = build(SCHEDULES, schedule, "schedule")
+    noise_schedule = build(SCHEDULES, schedule, "schedule")
     dataset = load_data(data, seed=check_seed(seed), **(reading or {}))
     if dataset.kind not in SHOWN:
         raise UserError(f"this gallery needs {' or '.join(SHOWN)}, and {dataset.name} has {dataset.kind}; give other data")
     x = dataset.subsample(min(SHOWN[dataset.kind], max_film_samples(dataset.shape)))
     codec = build(CODECS, {"name": "pixels"} if dataset.kind == "images" else standard_spec(x), "codec")
-    moments = walk(process, codec, x, seed)
-    fig = sheet(process, moments)
+    moments = walk(noise_schedule, codec, x, seed)
+    fig = sheet(noise_schedule, moments)
     set_suptitle(fig, f"{dataset.name}, schedule {format_spec(schedule)}")
     files = [out / "forward.png", out / "forward.gif"]
     save(fig, files[0])
-    write_film(files[1], film(process, moments))
+    write_film(files[1], film(noise_schedule, moments))
     return files

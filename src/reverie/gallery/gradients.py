@@ -28,7 +28,7 @@ MIN_SHOWN = 1e-16  # smallest value shown
 
 
 def gradient_norms(net: Recurrent, x: Tensor) -> Tensor:
-    """Return |d h_t / d s_0| for t = 1 .. T, the largest singular value; s_0: h, for an lstm h and c, of all layers.
+    """Return |d h_t / d s_0| for t = 1 .. T, the largest singular value; the state s: h, for an lstm h and c, of all layers.
 
     J_t = (d s_t / d s_{t-1}) J_{t-1}, in float64.  x: (T, dim).
     """
@@ -37,17 +37,17 @@ def gradient_norms(net: Recurrent, x: Tensor) -> Tensor:
     shapes = [t.shape[1:] for t in first.tensors]
     sizes = [shape.numel() for shape in shapes]
     state = x.new_zeros(sum(sizes))
-    total = torch.eye(sum(sizes), dtype=x.dtype, device=x.device)
-    top = slice(sizes[0] - net.dim, sizes[0])  # h of the last layer
+    jacobian = torch.eye(sum(sizes), dtype=x.dtype, device=x.device)
+    last_h = slice(sizes[0] - net.dim, sizes[0])  # h of the last layer
     norms = []
     for vector in x:
-        many = state.expand(len(state), -1).clone().requires_grad_()  # a copy per row of the derivative
-        parts = tuple(part.unflatten(1, shape) for part, shape in zip(many.split(sizes, 1), shapes, strict=True))
-        _, after = net.step(vector.expand(len(state), -1), State(parts, 1))
-        flat = torch.cat([t.flatten(1) for t in after.tensors], 1)
-        (step,) = torch.autograd.grad(flat.diagonal().sum(), many)
-        state, total = flat[0].detach(), step @ total
-        norms.append(torch.linalg.matrix_norm(total[top], 2))
+        copies = state.expand(len(state), -1).clone().requires_grad_()  # one copy per row of the Jacobian
+        parts = tuple(part.unflatten(1, shape) for part, shape in zip(copies.split(sizes, 1), shapes, strict=True))
+        _, next_state = net.step(vector.expand(len(state), -1), State(parts, 1))
+        flat = torch.cat([t.flatten(1) for t in next_state.tensors], 1)
+        (step_jacobian,) = torch.autograd.grad(flat.diagonal().sum(), copies)
+        state, jacobian = flat[0].detach(), step_jacobian @ jacobian
+        norms.append(torch.linalg.matrix_norm(jacobian[last_h], 2))
     return torch.stack(norms)
 
 
@@ -86,7 +86,7 @@ def trained(run: Run) -> tuple[Recurrent, Tensor]:
 
 
 def draw(out: Path, runs: Sequence[str | Path | Run] = (), device: str = "auto") -> list[Path]:
-    """Draw gradient norms over time, of runs and of untrained networks."""
+    """Draw gradient norms over time, for runs and for untrained networks."""
     check_picture(out)
     opened = [run if isinstance(run, Run) else load(run, device) for run in runs]
     shown = {**untrained(), **{f"{run.config.family.name}, {run.path.name} trained": trained(run) for run in opened}}

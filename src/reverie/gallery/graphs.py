@@ -18,17 +18,17 @@ from reverie.families.graphical import LEVELS, GraphicalModel
 
 # Lengths are in inches; the axes of the figure have these units.
 COLUMNS, WIDE, MARGIN = 3, 4.9, 0.3
-RADIUS, STEP, ELIDED, RISE = 0.25, 1.0, 0.4, 0.9  # of a circle; between circles; more where some are left out; side by side
+RADIUS, STEP, ELIDED, RISE = 0.25, 1.0, 0.4, 0.9  # of a circle; between circles; added where some are omitted; vertical
 OVER, UNDER, BESIDE, FARTHER = (
     0.28,
     0.42,
     0.24,
     0.07,
-)  # bends: over circles, of encoders, beside others, for each circle passed
+)  # bends: over circles, of encoders, next to other arrows, per circle passed
 LINE, TITLE, FORMULA, GAP = 0.19, 0.42, 0.32, 0.26  # heights of a line of words, a name, a formula; between rows
-CLEAR = 0.34  # from the middle of a circle to arrows that pass it
-PAD, CORNER = 0.16, 0.22  # around what a plate holds, and below it for its letter
-LETTERS = 66  # in a line of words
+CLEAR = 0.34  # smallest distance of arrows to the centres of other circles
+PAD, CORNER = 0.16, 0.22  # around the nodes of a plate, and below them for its letter
+MAX_CHARACTERS = 66  # in a line of text
 SHADE, PLATE = "#d3dcea", "#b9c3cf"
 
 Place = tuple[float, float]
@@ -51,7 +51,7 @@ class Arrow:
         return (x + u) / 2 + self.bend * (v - y) / 2, (y + v) / 2 - self.bend * (u - x) / 2
 
     def clear_of(self, circles: Iterable[Place]) -> bool:
-        """Return whether it keeps clear of all other nodes."""
+        """Return whether the arrow touches no other node."""
         start, middle, end = (np.array(place) for place in (self.start, self.middle, self.end))
         s = np.linspace(0, 1, 41)[:, None]
         curve = start + s * (4 * middle - 3 * start - end) + 2 * s**2 * (start + end - 2 * middle)
@@ -60,30 +60,32 @@ class Arrow:
 
 
 def places(model: GraphicalModel) -> dict[str, Place]:
-    """Place each node by its longest path to a leaf, nodes of equal distance below each other."""
+    """Return the position of each node: x by its longest path to a leaf, nodes of equal distance stacked."""
     graph, top = model.graph(), model.levels()[:1]
-    far: dict[str, float] = {}
+    distance: dict[str, float] = {}
     for v in reversed(graph.nodes):
-        far[v] = max((far[w] + STEP + (ELIDED if v in top else 0) for w in graph.children(v)), default=0.0)
-    columns = {x: [v for v in graph.nodes if far[v] == x] for x in far.values()}
-    middle = max(far.values()) / 2
+        distance[v] = max((distance[w] + STEP + (ELIDED if v in top else 0) for w in graph.children(v)), default=0.0)
+    columns = {x: [v for v in graph.nodes if distance[v] == x] for x in distance.values()}
+    middle = max(distance.values()) / 2
     return {v: (middle - x, RISE * ((len(column) - 1) / 2 - k)) for x, column in columns.items() for k, v in enumerate(column)}
 
 
 def arrows(model: GraphicalModel, at: Mapping[str, Place]) -> list[Arrow]:
     """Return the arrows of the model, straight or bent around nodes, and those of the encoder."""
     levels, model_graph, encoder = model.levels(), model.graph(), model.encoder_graph()
-    placed = []
+    result = []
     for graph in filter(None, (model_graph, encoder)):
         for a, b in sorted(graph.edges):
             dashed, (x, u) = graph is encoder, (at[a][0], at[b][0])
             passed = sum(min(x, u) < at[v][0] < max(x, u) and at[v][1] == at[a][1] == at[b][1] for v in at)
-            least = (BESIDE if (a, b) in model_graph.edges else UNDER) if dashed else OVER if passed else 0.0
+            min_bend = (BESIDE if (a, b) in model_graph.edges else UNDER) if dashed else OVER if passed else 0.0
             side = 1 if (u > x) == dashed else -1  # arc3 bends to the right of the direction
-            arrow = Arrow(at[a], at[b], side * (least + FARTHER * passed), {a, b} == set(levels[:2]), dashed)
-            bent = (replace(arrow, bend=arrow.bend + direction * k * FARTHER) for k in range(12) for direction in (side, -side))
-            placed.append(next((one for one in bent if one.clear_of(at.values())), arrow))
-    return placed
+            arrow = Arrow(at[a], at[b], side * (min_bend + FARTHER * passed), {a, b} == set(levels[:2]), dashed)
+            candidates = (
+                replace(arrow, bend=arrow.bend + direction * k * FARTHER) for k in range(12) for direction in (side, -side)
+            )
+            result.append(next((candidate for candidate in candidates if candidate.clear_of(at.values())), arrow))
+    return result
 
 
 def letters(name: str, model: GraphicalModel) -> str:
@@ -183,30 +185,30 @@ def _text_height(model: GraphicalModel) -> float:
 
 def _lines(words: str) -> list[str]:
     """Return words in the smallest number of lines, of similar lengths."""
-    fewest = len(textwrap.wrap(words, LETTERS))
-    return next(lines for n in range(1, LETTERS + 1) if len(lines := textwrap.wrap(words, n)) == fewest)
+    min_lines = len(textwrap.wrap(words, MAX_CHARACTERS))
+    return next(lines for n in range(1, MAX_CHARACTERS + 1) if len(lines := textwrap.wrap(words, n)) == min_lines)
 
 
 def _legend(axes: Axes, models: Iterable[GraphicalModel], width: float, y: float) -> None:
     """Draw the legend of symbols in one centred line."""
     given = ["given"] if any(model.graph().given for model in models) else []
-    signs = ["data", "latent", *given, "model", "encoder, or forward process", "repeated: N data"]
-    wide = [0.55 + 0.066 * len(sign) for sign in signs]
-    x = (width - sum(wide)) / 2
-    for sign, available in zip(signs, wide, strict=True):
-        if sign in ("data", "latent", "given"):
-            _circle(axes, (x + 0.1, y), "", sign == "data", sign == "given", 0.09)
-        elif sign.startswith("repeated"):
+    labels = ["data", "latent", *given, "model", "encoder, or forward process", "repeated: N data"]
+    widths = [0.55 + 0.066 * len(label) for label in labels]
+    x = (width - sum(widths)) / 2
+    for label, advance in zip(labels, widths, strict=True):
+        if label in ("data", "latent", "given"):
+            _circle(axes, (x + 0.1, y), "", label == "data", label == "given", 0.09)
+        elif label.startswith("repeated"):
             axes.add_patch(
                 FancyBboxPatch((x, y - 0.08), 0.22, 0.16, "round,pad=0,rounding_size=0.04", fc="none", ec=PLATE, lw=1.2)
             )
         else:
-            colour, line = (INK, "-") if sign == "model" else (ACCENT, (0, (4, 2.5)))
+            colour, line = (INK, "-") if label == "model" else (ACCENT, (0, (4, 2.5)))
             axes.plot([x - 0.05, x + 0.14], [y, y], color=colour, lw=1.3, ls=line)
             axes.add_patch(FancyArrowPatch((x, y), (x + 0.24, y), arrowstyle="-|>,head_length=5,head_width=2.6", lw=0,
                                            color=colour, shrinkA=0, shrinkB=0))  # fmt: skip
-        axes.text(x + 0.3, y, sign, ha="left", va="center_baseline", fontsize=9, color=INK)
-        x += available
+        axes.text(x + 0.3, y, label, ha="left", va="center_baseline", fontsize=9, color=INK)
+        x += advance
     note = "For labelled data, all variables are conditioned on the label."
     axes.text(width / 2, y - 0.27, note, ha="center", va="center", fontsize=9, color=SOFT)
 
@@ -216,25 +218,25 @@ def draw(out: Path) -> list[Path]:
     check_picture(out)
     graphs = {name: family.graph for name, family in FAMILIES.items()}
     order = sorted(graphs, key=lambda name: len(graphs[name].graph().nodes))
-    across = COLUMNS if len(order) > 4 else 2
-    rows = [order[k : k + across] for k in range(0, len(order), across)]
+    columns = COLUMNS if len(order) > 4 else 2
+    rows = [order[k : k + columns] for k in range(0, len(order), columns)]
     above = [max(_panel_heights(graphs[name])[0] for name in row) for row in rows]
     below = [max(_panel_heights(graphs[name])[1] for name in row) for row in rows]
     texts = [max(_text_height(graphs[name]) for name in row) for row in rows]
-    tall = [TITLE + a + b + t + GAP for a, b, t in zip(above, below, texts, strict=True)]
-    width, height = across * WIDE + 2 * MARGIN, sum(tall) + 2 * MARGIN + 0.6
+    heights = [TITLE + a + b + t + GAP for a, b, t in zip(above, below, texts, strict=True)]
+    width, height = columns * WIDE + 2 * MARGIN, sum(heights) + 2 * MARGIN + 0.6
     fig = figure(width, height, {"left": 0, "right": 1, "bottom": 0, "top": 1})
     axes = fig.subplots()
     axes.set(xlim=(0, width), ylim=(0, height))
     axes.axis("off")
     top = height - MARGIN
-    for row, up, down, all_of_it in zip(rows, above, below, tall, strict=True):
+    for row, up, down, row_height in zip(rows, above, below, heights, strict=True):
         for k, name in enumerate(row):
             x, y = MARGIN + WIDE * (k + 0.5), top - TITLE - up
             axes.text(x, top - TITLE / 2, name, ha="center", va="center", fontsize=13, color=INK, weight="bold")
             _graph(axes, graphs[name], x, y)
             _text(axes, graphs[name], x, y - down - 0.08)
-        top -= all_of_it
+        top -= row_height
     _legend(axes, graphs.values(), width, MARGIN + 0.35)
     save(fig, out)
     return [out]

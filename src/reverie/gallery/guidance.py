@@ -1,4 +1,4 @@
-"""The same seeds with growing guidance: labels or prompts down, scales across."""
+"""The same seeds with growing guidance: one row per label or prompt, one column per scale."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from reverie.runs.run import Run, load
 from reverie.runs.sampling_options import Options
 
 SCALES = "0,1,2,4,8"
-SHOWN: dict[Kind, int] = {"points": 300, "images": 4}  # data in a cell
+SHOWN: dict[Kind, int] = {"points": 300, "images": 4}  # samples in a cell
 MAX_LABELS, MAX_SCALES = 12, 12
 LINE = 24  # characters per line of a prompt next to its row
 
@@ -61,10 +61,10 @@ def draw(
     n = SHOWN[run.kind]
     cells = [[run.sample(n, **_option(options, key, name, scale)).x for scale in values] for name in names]
     limits = None if images else axis_limits(np.concatenate([x[:, :2] for x in cells[0]] + [row[0][:, :2] for row in cells]))
-    wide, tall = (0.62 * n, 0.7) if images else (1.7, 1.7)
-    fig = figure(wide * len(values) + 1.2, tall * len(names) + 0.7)
+    cell_width, cell_height = (0.62 * n, 0.7) if images else (1.7, 1.7)
+    fig = figure(cell_width * len(values) + 1.2, cell_height * len(names) + 0.7)
     panels = fig.subplots(len(names), len(values), squeeze=False)
-    tint = colours([str(k) for k in range(len(names))], len(names))
+    tints = colours([str(k) for k in range(len(names))], len(names))
     for row, name in enumerate(names):
         for column, scale in enumerate(values):
             axes, x = panels[row, column], cells[row][column]
@@ -73,14 +73,14 @@ def draw(
             if limits is None:
                 axes.imshow(contact_sheet(to_bytes(x), columns=n), interpolation="nearest", aspect="equal")
             else:
-                dots(axes, x, tint[row])
+                dots(axes, x, tints[row])
                 axes.set(xlim=limits, ylim=limits, aspect="equal")
             if row == 0:
-                words = {0.0: "0: unconditional", 1.0: "1: none"}.get(scale, f"{scale:g}")
-                axes.set_title(words, fontsize=10, color=INK)
+                heading = {0.0: "0: unconditional", 1.0: "1: none"}.get(scale, f"{scale:g}")
+                axes.set_title(heading, fontsize=10, color=INK)
             if column == 0:
-                beside = matplotlib_text(fill(name, LINE))
-                axes.set_ylabel(beside, rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
+                row_label = matplotlib_text(fill(name, LINE))
+                axes.set_ylabel(row_label, rotation=0, ha="right", va="center", fontsize=10, color=INK, labelpad=8)
     fig.suptitle(
         f"{matplotlib_text(run.config.data.name)}: guidance scale across, seed {options.get('seed', 0)} in every cell",
         fontsize=10,

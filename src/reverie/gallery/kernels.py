@@ -31,8 +31,8 @@ from reverie.kernels import (
 )
 
 POINTS = 300
-ACIDS, PART = "ACDEFGHIKLMNPQRSTVWY", 4  # amino acids, and length of substrings
-FAMILIES, MEMBERS = 5, 20  # of proteins
+AMINO_ACIDS, SUBSTRING = "ACDEFGHIKLMNPQRSTVWY", 4  # amino acids, and length of substrings
+FAMILIES, PER_FAMILY = 5, 20  # of proteins
 SENTENCES = [
     "the cat sat on the mat", "the dog sat on the mat", "a cat and a dog", "the dog chased the cat", "noise becomes data",
     "data become noise", "noise is added to data",
@@ -41,7 +41,7 @@ BOUNDARY = 0.68  # radius between the two circles
 
 
 def _circles(seed: int) -> tuple[Tensor, Tensor]:
-    """Return points of both circles, the inner first and each by angle, and which are inner."""
+    """Return points of both circles, the inner first, sorted by angle, and a mask of the inner ones."""
     x, _ = load_data("circles", POINTS, seed).batch(torch.arange(POINTS))
     inner, angle = x.norm(dim=1) < BOUNDARY, torch.atan2(x[:, 1], x[:, 0])
     order = torch.argsort(angle + torch.where(inner, -10.0, 0.0))
@@ -64,9 +64,9 @@ def gram_matrices(seed: int) -> Figure:
     for axes, (name, kernel) in zip(fig.subplots(2, 3).flat, kernels.items(), strict=True):
         k = gram(kernel, x)
         top = float(k.abs().max())
-        low, colours = (-top, "RdBu_r") if float(k.min()) < -1e-9 else (0.0, "magma_r")
-        shown = axes.imshow(k.numpy(), cmap=colours, vmin=low, vmax=top)
-        fig.colorbar(shown, ax=axes, shrink=0.8)
+        bottom, colours = (-top, "RdBu_r") if float(k.min()) < -1e-9 else (0.0, "magma_r")
+        image = axes.imshow(k.numpy(), cmap=colours, vmin=bottom, vmax=top)
+        fig.colorbar(image, ax=axes, shrink=0.8)
         edge = int(inner.sum()) - 0.5
         axes.axhline(edge, color=INK, lw=0.6)
         axes.axvline(edge, color=INK, lw=0.6)
@@ -101,8 +101,8 @@ def feature_map(seed: int) -> Figure:
     fig = figure(11, 5)
     flat = square_axes(fig.add_subplot(1, 2, 1), axis_limits(x.numpy()), "no line separates them")
     flat.scatter(x[:, 0], x[:, 1], c=_colours(inner), s=14, alpha=0.8, linewidths=0)
-    turn = np.linspace(0, 2 * np.pi, 200)
-    flat.plot(BOUNDARY * np.cos(turn), BOUNDARY * np.sin(turn), color=SOFT, lw=1, ls="--")
+    angle = np.linspace(0, 2 * np.pi, 200)
+    flat.plot(BOUNDARY * np.cos(angle), BOUNDARY * np.sin(angle), color=SOFT, lw=1, ls="--")
     solid: Any = fig.add_subplot(1, 2, 2, projection="3d")
     solid.scatter(features[:, 0], features[:, 2], features[:, 1], c=_colours(inner), s=14, alpha=0.9, linewidths=0)
     side = np.linspace(0, BOUNDARY**2, 2)
@@ -131,25 +131,25 @@ def texts(seed: int) -> Figure:
     left.set_yticks(range(len(SENTENCES)), SENTENCES, fontsize=9)
     left.set_xticks([])
     left.set_title("cosine similarity of word counts", fontsize=10, color=INK)
-    proteins, kernel = _proteins(seed), Spectrum(PART)
+    proteins, kernel = _proteins(seed), Spectrum(SUBSTRING)
     right.imshow(gram(Normalized(kernel), proteins).numpy(), cmap="magma_r", vmin=0, vmax=1)
     right.set(xticks=[], yticks=[])
-    features, count = len(ACIDS) ** PART, len(proteins)
-    right.set_title(f"{count} proteins of {FAMILIES} families by substrings of length {PART}", fontsize=10, color=INK)
+    features, count = len(AMINO_ACIDS) ** SUBSTRING, len(proteins)
+    right.set_title(f"{count} proteins of {FAMILIES} families by substrings of length {SUBSTRING}", fontsize=10, color=INK)
     stored = f"feature vectors {count} x {features:,} = {count * features:,} values, Gram matrix {count**2:,}"
     right.set_xlabel(stored, fontsize=9)
     return fig
 
 
 def _proteins(seed: int) -> list[str]:
-    """Return strings of amino acids: families of random mutations of one ancestor each."""
-    random, made = np.random.default_rng(seed), []
+    """Return strings of amino acids: families of random mutations, each of one ancestor."""
+    generator, proteins = np.random.default_rng(seed), []
     for _ in range(FAMILIES):
-        ancestor = random.choice(list(ACIDS), 60)
-        for _ in range(MEMBERS):
-            changed = random.random(60) < 0.15
-            made.append("".join(np.where(changed, random.choice(list(ACIDS), 60), ancestor)))
-    return made
+        ancestor = generator.choice(list(AMINO_ACIDS), 60)
+        for _ in range(PER_FAMILY):
+            mutated = generator.random(60) < 0.15
+            proteins.append("".join(np.where(mutated, generator.choice(list(AMINO_ACIDS), 60), ancestor)))
+    return proteins
 
 
 def draw(out: Path, seed: int = 0) -> list[Path]:
@@ -157,6 +157,6 @@ def draw(out: Path, seed: int = 0) -> list[Path]:
     check_seed(seed)
     check_folder(out)
     pictures = {"gram": gram_matrices, "components": components, "features": feature_map, "texts": texts}
-    for name, made in pictures.items():
-        save(made(seed), out / f"{name}.png")
+    for name, picture in pictures.items():
+        save(picture(seed), out / f"{name}.png")
     return [out / f"{name}.png" for name in pictures]

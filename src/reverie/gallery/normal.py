@@ -16,7 +16,7 @@ from reverie.draw.picture import ACCENT, INK, SOFT, WARM, check_picture, figure,
 MEAN, STD = 1.5, 0.7
 COUNTS = (1000, 100_000)
 BINS = 50
-REACH = 4.0  # standard deviations shown on each side
+SHOWN_STDS = 4.0  # standard deviations shown on each side
 
 
 def density(x: np.ndarray, mean: float, std: float) -> np.ndarray:
@@ -31,27 +31,27 @@ def simulate(n: int, seed: int) -> np.ndarray:
 
 def _histogram(axes: Axes, n: int, seed: int) -> None:
     x = simulate(n, seed)
-    ends = (MEAN - REACH * STD, MEAN + REACH * STD)
-    heights, edges = np.histogram(x, BINS, ends)
+    limits = (MEAN - SHOWN_STDS * STD, MEAN + SHOWN_STDS * STD)
+    heights, edges = np.histogram(x, BINS, limits)
     heights = heights / (n * np.diff(edges))  # a density; samples outside the figure count too
-    middles = (edges[1:] + edges[:-1]) / 2
-    axes.bar(middles, heights, np.diff(edges), color=ACCENT, alpha=0.45, label=f"{n:,} samples, seed {seed}")
-    curve = np.linspace(*ends, 300)
-    axes.plot(curve, density(curve, MEAN, STD), color=WARM, lw=2, label=f"density of N({MEAN}, {STD}²)")
+    centres = (edges[1:] + edges[:-1]) / 2
+    axes.bar(centres, heights, np.diff(edges), color=ACCENT, alpha=0.45, label=f"{n:,} samples, seed {seed}")
+    grid = np.linspace(*limits, 300)
+    axes.plot(grid, density(grid, MEAN, STD), color=WARM, lw=2, label=f"density of N({MEAN}, {STD}²)")
     axes.set_title(f"mean {x.mean():.4f}, standard deviation {x.std():.4f}", fontsize=10, color=INK)
     axes.set(xlabel="x", ylabel="probability density")
 
 
 def _rule(axes: Axes) -> None:
     scale, std, mean, prior_std, x = 1.0, 0.6, 0.0, 1.0, 1.4
-    middle, variance = gaussian_posterior(
+    posterior_mean, variance = gaussian_posterior(
         torch.tensor([[x]], dtype=torch.float64), scale, std, torch.tensor([[mean]]).double(), prior_std
     )
     y = np.linspace(-3, 3.5, 400)
     axes.plot(y, density(y, mean, prior_std), color=SOFT, lw=2, label=f"before: y ~ N({mean:g}, {prior_std:g}²)")
     axes.plot(y, density(x - scale * y, 0.0, std), color=ACCENT, lw=2, label=f"x = {x:g} seen, x | y ~ N(y, {std:g}²)")
-    after = float(middle), math.sqrt(float(variance))
-    axes.plot(y, density(y, *after), color=WARM, lw=2, label=f"after: y | x ~ N({after[0]:.3f}, {after[1]:.3f}²)")
+    posterior = float(posterior_mean), math.sqrt(float(variance))
+    axes.plot(y, density(y, *posterior), color=WARM, lw=2, label=f"after: y | x ~ N({posterior[0]:.3f}, {posterior[1]:.3f}²)")
     axes.set_title("Bayes' rule for normal distributions", fontsize=10, color=INK)
     axes.set(xlabel="y", ylabel="probability density")
 

@@ -47,11 +47,11 @@ class Cell:
 
 def draw_cell(run: Run, name: str, column: int, n: int, **options: Unpack[Options]) -> Cell:
     """Sample n times within a budget; count evaluations and measure the time."""
-    spec, calls = name, 0
+    sampler, calls = name, 0
     spacing = build(GRIDS, run.chosen_sampling(options)[2], "grid")
     steps = affordable(build(SAMPLERS, name, "sampler"), spacing, run.diffusion.denoiser.schedule, BUDGETS[column])
     if steps is None:
-        spec, steps = f"{name}:tolerance={TOLERANCES[column]}", 2
+        sampler, steps = f"{name}:tolerance={TOLERANCES[column]}", 2
 
     def count(*_: object) -> None:
         nonlocal calls
@@ -61,11 +61,11 @@ def draw_cell(run: Run, name: str, column: int, n: int, **options: Unpack[Option
     start = time.perf_counter()
     try:
         label = options.get("label") or ("all" if run.config.data.labels else None)
-        sampling: Options = {**options, "label": label, "sampler": spec, "steps": steps}
+        sampling: Options = {**options, "label": label, "sampler": sampler, "steps": steps}
         samples = run.sample(n, **sampling)
     finally:
         hook.remove()
-    return Cell(spec, calls, samples.x, time.perf_counter() - start)
+    return Cell(sampler, calls, samples.x, time.perf_counter() - start)
 
 
 def _show(axes: Axes, cell: Cell, budget: int, limits: tuple[float, float] | None) -> None:

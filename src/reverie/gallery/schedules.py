@@ -18,7 +18,7 @@ from reverie.draw.picture import ACCENT, CYCLE, check_picture, figure, matplotli
 from reverie.runs.learned_schedule import TIMES, log_snr_before_and_after
 from reverie.runs.run import Run, load
 
-ACROSS, MAX_RUNS = 3, 12
+COLUMNS, MAX_RUNS = 3, 12
 DASHES = ("-", "--", "-.")  # for schedules beyond the number of colours
 
 
@@ -35,9 +35,9 @@ def draw(out: Path, *, runs: Sequence[str | Path | Run] = (), device: str = "aut
     if len(runs) > MAX_RUNS:
         raise UserError(f"at most {MAX_RUNS} runs are shown, got {len(runs)}; give fewer")
     opened = [run if isinstance(run, Run) else load(run, device) for run in runs]
-    rows = 1 + -(-len(opened) // ACROSS)
+    rows = 1 + -(-len(opened) // COLUMNS)
     fig = figure(13, 4.2 * rows)
-    panels = fig.subplots(rows, ACROSS, squeeze=False)
+    panels = fig.subplots(rows, COLUMNS, squeeze=False)
     log_snr, alphas, sigmas = panels[0]
     log_snr_axes(log_snr, "log-SNR")
     for k, name in enumerate(SCHEDULES):
@@ -51,17 +51,17 @@ def draw(out: Path, *, runs: Sequence[str | Path | Run] = (), device: str = "aut
     log_snr.set_ylim(-MAX_LOG_SNR, MAX_LOG_SNR)
     alphas.legend(fontsize=8, frameon=False, loc="lower left")
     for axes, run in zip(panels[1:].flat, opened, strict=False):
-        _of_run(axes, run)
+        _draw_run(axes, run)
     for axes in panels[1:].flat[len(opened) :]:
         axes.axis("off")
     save(fig, out)
     return [out]
 
 
-def _of_run(axes: Axes, run: Run) -> None:
+def _draw_run(axes: Axes, run: Run) -> None:
     """Draw the schedule of a run: initial and learned, or the fixed one."""
-    if (found := log_snr_before_and_after(run)) is not None:
-        learned_curve(axes, str(run.path), TIMES.numpy(), found[0].numpy(), found[1].numpy())
+    if (log_snrs := log_snr_before_and_after(run)) is not None:
+        learned_curve(axes, str(run.path), TIMES.numpy(), log_snrs[0].numpy(), log_snrs[1].numpy())
         return
     spec, schedule = run.diffusion_settings.schedule, run.diffusion.denoiser.schedule
     log_snr_axes(axes, matplotlib_text(str(run.path)))

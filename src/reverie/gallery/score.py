@@ -49,8 +49,8 @@ def field(denoiser: Denoiser, positions: Tensor, t: float) -> Tensor:
 def show_field(axes: Axes, positions: np.ndarray, vectors: np.ndarray, colour: str | list[str] = INK) -> None:
     """Draw arrows at positions; an arrow of length 3 spans the distance between two.  (n, 2) each."""
     spacing = float(np.ptp(positions[:, 0])) / (len(positions) ** 0.5 - 1)
-    drawn = {"angles": "xy", "scale_units": "xy", "scale": 3 / spacing, "width": 0.004, "headwidth": 4, "zorder": 2}
-    axes.quiver(*positions.T, *vectors.T, color=colour, **drawn)
+    style = {"angles": "xy", "scale_units": "xy", "scale": 3 / spacing, "width": 0.004, "headwidth": 4, "zorder": 2}
+    axes.quiver(*positions.T, *vectors.T, color=colour, **style)
 
 
 def _paths(axes: Axes, run: Run, steps: int, seed: int, limits: tuple[float, float]) -> None:

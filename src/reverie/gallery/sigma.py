@@ -1,8 +1,8 @@
 """Denoising at one fixed noise level, too small, medium or too large, and at all levels.
 
-A network minimizes E|eps_hat(x0 + sigma eps) - eps|² at one sigma.  With a small sigma it never sees most of the plane and is
-wrong there: samples end on the curve at arbitrary positions.  With a large sigma it is right everywhere, about blurred data.
-Conditioned on sigma and trained at all levels, it moves from the blurred to the sharp distribution.
+A network minimizes E|eps_hat(x0 + sigma eps) - eps|² at one sigma.  With a small sigma the training data cover little of the
+plane, and it is wrong elsewhere: samples end on the curve at arbitrary positions.  With a large sigma it is accurate
+everywhere, but for blurred data.  Conditioned on sigma and trained at all levels, it moves from the blurred to the sharp distribution.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from reverie.nets.mlp import ConditionalMLP
 from reverie.transport import sliced_wasserstein
 
 SIGMAS = {"too small": 0.02, "medium": 0.2, "too large": 2.0, "all levels": None}
-SHOWN = 0.2  # level at which the network of all levels is shown
+SHOWN_SIGMA = 0.2  # at which the network of all levels is shown
 POINTS, BATCH, RATE, STEPS = 1000, 512, 5e-3, 1500
-MORE = 4  # factor of training steps for the network of all levels
-DRAWN, WALKED, SIZE, WIDTH = 300, 200, 0.1, 2.0  # samples, Langevin steps, step size, and initial sigma
-PARTS = np.linspace(THETA_MIN, THETA_MAX, 13)  # segments of the curve, for counts of samples
+STEPS_FACTOR = 4  # of training steps, for the network of all levels
+SAMPLES, LANGEVIN_STEPS, STEP_SIZE, START_SIGMA = 300, 200, 0.1, 2.0
+SEGMENTS = np.linspace(THETA_MIN, THETA_MAX, 13)  # segments of the curve, for counts of samples
 LIMITS = (-2.0, 2.0)
 
 
@@ -45,7 +45,7 @@ LIMITS = (-2.0, 2.0)
 class Drawn:
     """Samples, (n, 2): off, mean distance to the curve; apart, sliced Wasserstein-1 distance to the data.
 
-    shares: of the samples, by the closest segment of the curve.
+    shares: fraction of the samples closest to each segment of the curve.
     """
 
     x: np.ndarray
@@ -56,10 +56,10 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Learned:
-    """The network trained at one level, or at all of them, None, beside the exact score of the noised data.
+    """A network trained at one level, or at all (None), compared with the exact score of the noised data.
 
-    error: E|eps_hat - eps*|² / 2 where the network was trained; wrong: which places of a square have an arrow that is off by
-    more than half the length of the exact one; drawn, exact: samples by the network, and by the exact score.
+    error: E|eps_hat - eps*|² / 2 where the network was trained; wrong: whether the error at a grid position exceeds
+    half the length of the exact vector; drawn, exact: samples by the network, and by the exact score.
     """
 
     sigma: float | None
@@ -98,12 +98,14 @@ def time_of(denoiser: Denoiser, sigma: float) -> float:
 
 def walk(denoiser: Denoiser, sigma: float | None, data: Tensor, seed: int) -> Drawn:
     """Sample by Langevin dynamics at one level from wide noise, or by DDIM through all levels."""
-    schedule, noise = denoiser.schedule, Noise(image_seeds(seed, DRAWN))
-    x = noise.like(torch.empty(DRAWN, 2))
+    schedule, noise = denoiser.schedule, Noise(image_seeds(seed, SAMPLES))
+    x = noise.like(torch.empty(SAMPLES, 2))
     if sigma is None:
         frames = trajectory(denoiser, DDIM(), start(schedule, 1.0, x), LogSNR()(schedule, 50), noise)
     else:
-        frames = trajectory(denoiser, Langevin(1, SIZE), WIDTH * x, Level(time_of(denoiser, sigma))(schedule, WALKED), noise)
+        frames = trajectory(
+            denoiser, Langevin(1, STEP_SIZE), START_SIGMA * x, Level(time_of(denoiser, sigma))(schedule, LANGEVIN_STEPS), noise
+        )
     samples = [frame.x0 for frame in frames][-1]
     _, off = closest_on_spiral(samples.numpy())
     return Drawn(samples.numpy(), float(off.mean()), float(sliced_wasserstein(samples, data, p=1)), shares(samples.numpy()))
@@ -111,22 +113,22 @@ def walk(denoiser: Denoiser, sigma: float | None, data: Tensor, seed: int) -> Dr
 
 def shares(points: np.ndarray) -> np.ndarray:
     """Return the share of points closest to each segment of the curve: (N, 2) -> (12,)."""
-    return np.histogram(closest_on_spiral(points)[0], PARTS)[0] / len(points)
+    return np.histogram(closest_on_spiral(points)[0], SEGMENTS)[0] / len(points)
 
 
 @torch.no_grad()
 def learn(data: Tensor, sigma: float | None, seed: int = 0, steps: int = STEPS) -> Learned:
     """Train at one level, or at all of them, and compare with the exact score of the noised data.  data: (n, 2)."""
     with torch.enable_grad():
-        net = train(data, sigma, seed, steps if sigma else MORE * steps)
-    best = DatasetDenoiser(net.schedule, data)
-    t = time_of(net, sigma or SHOWN)
+        net = train(data, sigma, seed, steps if sigma else STEPS_FACTOR * steps)
+    exact = DatasetDenoiser(net.schedule, data)
+    t = time_of(net, sigma or SHOWN_SIGMA)
     noised = jump(net.schedule, data, t, Noise(image_seeds(seed, len(data))))
-    places = arrows(LIMITS)
-    truth = field(best, places, t)
-    wrong = (field(net, places, t) - truth).norm(dim=1) > truth.norm(dim=1) / 2
-    error = float((net(noised, t).eps - best(noised, t).eps).square().mean())
-    return Learned(sigma, net, error, wrong, walk(net, sigma, data, seed), walk(best, sigma, data, seed))
+    positions = arrows(LIMITS)
+    truth = field(exact, positions, t)
+    is_wrong = (field(net, positions, t) - truth).norm(dim=1) > truth.norm(dim=1) / 2
+    error = float((net(noised, t).eps - exact(noised, t).eps).square().mean())
+    return Learned(sigma, net, error, is_wrong, walk(net, sigma, data, seed), walk(exact, sigma, data, seed))
 
 
 def draw(out: Path, *, seed: int = 0) -> list[Path]:
@@ -134,29 +136,31 @@ def draw(out: Path, *, seed: int = 0) -> list[Path]:
     check_picture(out)
     data, _ = load_data("spiral", POINTS, check_seed(seed)).batch(torch.arange(POINTS))
     fig = figure(3.7 * len(SIGMAS), 9.4)
-    places, expected = arrows(LIMITS), shares(data.numpy())
+    positions, expected = arrows(LIMITS), shares(data.numpy())
     axes = fig.subplots(3, len(SIGMAS), height_ratios=(3, 3, 1))
-    for (name, sigma), above, below, counts in zip(SIGMAS.items(), *axes, strict=True):
-        found = learn(data, sigma, seed)
-        level = f"sigma {sigma:g}" if sigma else f"shown at sigma {SHOWN:g}"
-        about = f"error of eps {found.error:.3f}, {float(found.wrong.float().mean()):.0%} of arrows wrong"
-        square_axes(above, LIMITS).set_title(f"{name}: {level}\n{about}", fontsize=10, color=INK)
-        t = time_of(found.net, sigma or SHOWN)
-        dots(above, jump(found.net.schedule, data, t, Noise(image_seeds(seed, len(data)))).numpy(), "#d5dbe1")
-        colours = [WARM if wrong else ACCENT for wrong in found.wrong.tolist()]
-        show_field(above, places.numpy(), torch.nn.functional.normalize(field(found.net, places, t)).numpy() * 2, colours)
-        how = "Langevin at this level" if sigma else "DDIM through all levels"
-        drawn, exact = found.drawn, found.exact
-        caption = f"{how}: {drawn.off:.3f} from the curve,\n{drawn.apart:.3f} from the data"
+    for (name, sigma), field_axes, sample_axes, counts in zip(SIGMAS.items(), *axes, strict=True):
+        learned = learn(data, sigma, seed)
+        level = f"sigma {sigma:g}" if sigma else f"shown at sigma {SHOWN_SIGMA:g}"
+        error_label = f"error of eps {learned.error:.3f}, {float(learned.wrong.float().mean()):.0%} of arrows wrong"
+        square_axes(field_axes, LIMITS).set_title(f"{name}: {level}\n{error_label}", fontsize=10, color=INK)
+        t = time_of(learned.net, sigma or SHOWN_SIGMA)
+        dots(field_axes, jump(learned.net.schedule, data, t, Noise(image_seeds(seed, len(data)))).numpy(), "#d5dbe1")
+        colours = [WARM if wrong else ACCENT for wrong in learned.wrong.tolist()]
+        show_field(
+            field_axes, positions.numpy(), torch.nn.functional.normalize(field(learned.net, positions, t)).numpy() * 2, colours
+        )
+        sampler_label = "Langevin at this level" if sigma else "DDIM through all levels"
+        drawn, exact = learned.drawn, learned.exact
+        caption = f"{sampler_label}: {drawn.off:.3f} from the curve,\n{drawn.apart:.3f} from the data"
         caption += f" (exact score: {exact.off:.3f}, {exact.apart:.3f})"
-        square_axes(below, LIMITS).set_title(caption, fontsize=9, color=INK)
-        dots(below, data.numpy(), "#d5dbe1")
-        dots(below, found.drawn.x, ACCENT)
-        counts.stairs(expected, PARTS, fill=True, color="#d5dbe1")
-        counts.stairs(drawn.shares, PARTS, color=ACCENT)
-        moved = float(abs(drawn.shares - expected).sum() / 2)
+        square_axes(sample_axes, LIMITS).set_title(caption, fontsize=9, color=INK)
+        dots(sample_axes, data.numpy(), "#d5dbe1")
+        dots(sample_axes, learned.drawn.x, ACCENT)
+        counts.stairs(expected, SEGMENTS, fill=True, color="#d5dbe1")
+        counts.stairs(drawn.shares, SEGMENTS, color=ACCENT)
+        misplaced = float(abs(drawn.shares - expected).sum() / 2)
         counts.set(xticks=[], yticks=[], ylim=(0, 0.5), xlabel="along the curve, from its inner end")
-        counts.set_title(f"{moved:.0%} of samples on the wrong segment", fontsize=9, color=INK)
+        counts.set_title(f"{misplaced:.0%} of samples on the wrong segment", fontsize=9, color=INK)
     caption = "denoisers of one noise level; red arrows have errors above half their length; data in grey"
     set_suptitle(fig, f"{caption}; seed {seed}", 11)
     save(fig, out)

@@ -25,7 +25,7 @@ from reverie.runs.samples import Samples
 from reverie.runs.sampling_options import Options
 
 LIMITS = (-2.0, 2.0)
-POINTS, LINES = 1000, 200
+POINTS, SHOWN = 1000, 200
 
 
 def _curve(axes: Axes) -> None:
@@ -33,8 +33,8 @@ def _curve(axes: Axes) -> None:
     axes.plot(line[:, 0], line[:, 1], color=SOFT, lw=1.5, zorder=0)
 
 
-def _ties(axes: Axes, points: np.ndarray, feet: np.ndarray) -> None:
-    axes.add_collection(LineCollection(list(np.stack([points, feet], 1)), colors=INK, linewidths=0.5, alpha=0.5))
+def _segments(axes: Axes, points: np.ndarray, closest: np.ndarray) -> None:
+    axes.add_collection(LineCollection(list(np.stack([points, closest], 1)), colors=INK, linewidths=0.5, alpha=0.5))
 
 
 def reverse(samples: Samples) -> Figure:
@@ -48,8 +48,8 @@ def reverse(samples: Samples) -> Figure:
         theta, distance = closest_on_spiral(x)
         square_axes(axes, LIMITS, f"t = {t:.2f}   mean distance {distance.mean():.3f}")
         _curve(axes)
-        _ties(axes, x[:LINES], spiral_curve(theta)[:LINES])
-        dots(axes, x[:LINES])
+        _segments(axes, x[:SHOWN], spiral_curve(theta)[:SHOWN])
+        dots(axes, x[:SHOWN])
     return fig
 
 
@@ -74,15 +74,15 @@ def optimal_frames(seed: int, steps: int = 40) -> Iterator[np.ndarray]:
     fig = figure(5, 5.2)
     axes = square_axes(fig.subplots(), LIMITS)
     _curve(axes)
-    begin = Noise(image_seeds(seed, LINES * 2)).like(torch.empty(LINES * 2, 2, dtype=torch.float64)).numpy() * 0.7
-    theta, _ = closest_on_spiral(begin)
+    noise = Noise(image_seeds(seed, SHOWN * 2)).like(torch.empty(SHOWN * 2, 2, dtype=torch.float64)).numpy() * 0.7
+    theta, _ = closest_on_spiral(noise)
     end = spiral_curve(theta)
-    _ties(axes, begin, end)
-    cloud = dots(axes, begin, WARM)
+    _segments(axes, noise, end)
+    cloud = dots(axes, noise, WARM)
     for k in range(steps + 1):
-        now = begin + (end - begin) * k / steps
-        cloud.set_offsets(now)
-        mean = float(np.linalg.norm(now - end, axis=1).mean())
+        points = noise + (end - noise) * k / steps
+        cloud.set_offsets(points)
+        mean = float(np.linalg.norm(points - end, axis=1).mean())
         axes.set_title(f"optimal denoising, mean distance {mean:.3f}", fontsize=10, color=INK)
         yield pixels(fig)
 

@@ -20,37 +20,37 @@ from reverie.text.merges import CharacterBPETokenizer
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-LEARNED = 200_000  # characters of the text that trains the tokenizers
+MAX_TRAINING = 200_000  # characters that train the tokenizers
 SIZES = (300, 500, 1000, 2000, 4000, 8000)  # of vocabularies
-SHOWN, ROWS = 32, 16  # merges in the table, and its rows
-BOOK = "abracadabra"
+MAX_MERGES, ROWS = 32, 16  # merges in the table, and its rows
+EXAMPLE = "abracadabra"
 WORD = "Wherefore art thou?"
-LONGEST_WORD = 60
+MAX_WORD = 60
 
 
 def book_example() -> list[str]:
-    """Return the merges of abracadabra, a line each; merged pairs become one letter."""
-    learned, lines, letters = list[Pair](), [f"{BOOK}  ({len(BOOK)} tokens)"], "XYZ"
+    """Return the merges of abracadabra, one per line; merged pairs become one letter."""
+    learned, lines, letters = list[Pair](), [f"{EXAMPLE}  ({len(EXAMPLE)} tokens)"], "XYZ"
     names: dict[str, str] = {}
-    for (pair, count), letter in zip(merges([BOOK], len(letters)), letters, strict=False):
+    for (pair, count), letter in zip(merges([EXAMPLE], len(letters)), letters, strict=False):
         learned.append(pair)
         names["".join(pair)] = letter
-        parts = split(BOOK, learned)
+        parts = split(EXAMPLE, learned)
         spelled = "".join(names.get(part, part) for part in parts)
-        made = "".join(names.get(part, part) for part in pair)
-        lines.append(f"{letter} = {made}, {count} times:  {spelled}  ({len(parts)} tokens)")
+        merged = "".join(names.get(part, part) for part in pair)
+        lines.append(f"{letter} = {merged}, {count} times:  {spelled}  ({len(parts)} tokens)")
     return lines
 
 
 def _table(out: Path, words: Sequence[str]) -> None:
-    found = list(merges(words, SHOWN))
+    learned = list(merges(words, MAX_MERGES))
     fig = figure(9, 4.9)
     axes = fig.subplots()
     axes.set_axis_off()
     axes.set(xlim=(0, 3), ylim=(ROWS + 1, -1.2))
-    for k, ((a, b), count) in enumerate(found):
+    for k, ((a, b), count) in enumerate(learned):
         x, y = k // ROWS, k % ROWS
-        text = f"{k + 1:>2}.  {_seen(a)} + {_seen(b)}  \u2192  {_seen(a + b)}"
+        text = f"{k + 1:>2}.  {_visible(a)} + {_visible(b)}  \u2192  {_visible(a + b)}"
         axes.text(x, y, matplotlib_text(text), fontsize=9, color=INK, family="monospace", va="center")
         axes.text(x + 0.9, y, f"{count:,}", fontsize=8, color=SOFT, ha="right", va="center")
     axes.text(0, -1, "the first merges, with the frequency of each pair", fontsize=10, color=INK, va="center")
@@ -60,7 +60,7 @@ def _table(out: Path, words: Sequence[str]) -> None:
     save(fig, out)
 
 
-def _seen(part: str) -> str:
+def _visible(part: str) -> str:
     """Return a token with visible spaces and line ends."""
     return part.replace(" ", "\u00b7").replace("\n", "\u21b5").replace("\t", "\u2192")
 
@@ -90,7 +90,14 @@ def _boxes(axes: Axes, y: float, parts: Sequence[str]) -> None:
         width = max(1, len(part))
         axes.barh(y, width - 0.12, left=x + 0.06, height=0.72, color=CYCLE[k % len(CYCLE)], alpha=0.25)
         axes.text(
-            x + width / 2, y, matplotlib_text(_seen(part)), ha="center", va="center", fontsize=9, color=INK, family="monospace"
+            x + width / 2,
+            y,
+            matplotlib_text(_visible(part)),
+            ha="center",
+            va="center",
+            fontsize=9,
+            color=INK,
+            family="monospace",
         )
         x += width
 
@@ -118,13 +125,13 @@ def _spelled(tokenizer: Any, word: str) -> list[str]:
 
 def draw(data: DataSource, out: Path, prompt: str = WORD, reading: Mapping[str, Any] | None = None) -> list[Path]:
     """Draw merges, lengths and splits of a text's tokens into a folder.  prompt: text to split."""
-    if not 0 < len(prompt) <= LONGEST_WORD:
-        raise UserError(f"--prompt must have 1 to {LONGEST_WORD} characters, got {len(prompt)}")
+    if not 0 < len(prompt) <= MAX_WORD:
+        raise UserError(f"--prompt must have 1 to {MAX_WORD} characters, got {len(prompt)}")
     check_folder(out)
     dataset = load_data(data, **(reading or {}))
     if not isinstance(dataset.x, TextWindows):
         raise UserError(f"this gallery needs text, and {dataset.name} has {dataset.kind}; give a .txt file")
-    text = "\n".join(dataset.x.texts())[:LEARNED]
+    text = "\n".join(dataset.x.texts())[:MAX_TRAINING]
     tokenizer = learn_tokenizer([text], "bpe:size=64")
     assert isinstance(tokenizer, CharacterBPETokenizer)
     files = [out / name for name in ("merges.png", "lengths.png", "splits.png")]

@@ -40,11 +40,11 @@ def _line() -> tuple[Tensor, Tensor, Tensor, Problem]:
 
 def _plans(problem: Problem) -> dict[str, Tensor]:
     """Return the exact plan and entropic ones, by title."""
-    solved = exact(problem)
-    plans = {f"exact\ncost {float(solved.cost):.4f}": solved.plan}
+    exact_solution = exact(problem)
+    plans = {f"exact\ncost {float(exact_solution.cost):.4f}": exact_solution.plan}
     for epsilon in reversed(EPSILONS):
-        found = sinkhorn(problem, epsilon, max_iterations=20_000)
-        plans[f"epsilon {epsilon:.1%} of the mean cost\ncost {float(found.cost()):.4f}"] = found.plan()
+        solution = sinkhorn(problem, epsilon, max_iterations=20_000)
+        plans[f"epsilon {epsilon:.1%} of the mean cost\ncost {float(solution.cost()):.4f}"] = solution.plan()
     return plans
 
 
@@ -58,19 +58,19 @@ def line() -> Figure:
     grid, a, b, problem = _line()
     fig = figure(15, 4.6)
     plans = _plans(problem)
-    sides: Any = fig.subfigures(1, len(plans))
-    for part, (title, plan) in zip(sides, plans.items(), strict=True):
-        corner = part.subplots(2, 2, width_ratios=(1, 5), height_ratios=(1, 5))
-        _hide_axes(corner[0, 0])
-        top, side, middle = corner[0, 1], corner[1, 0], corner[1, 1]
+    panels: Any = fig.subfigures(1, len(plans))
+    for part, (title, plan) in zip(panels, plans.items(), strict=True):
+        panel = part.subplots(2, 2, width_ratios=(1, 5), height_ratios=(1, 5))
+        _hide_axes(panel[0, 0])
+        top, side, main = panel[0, 1], panel[1, 0], panel[1, 1]
         top.fill_between(grid, b, color=WARM, alpha=0.8, lw=0)
         side.fill_betweenx(grid, -a, color=ACCENT, alpha=0.8, lw=0)
         for axes in (top, side):
             _hide_axes(axes)
             axes.margins(0)
         shown = (plan / plan.max()).sqrt()  # the square root shows small values
-        middle.imshow(shown.numpy(), origin="lower", extent=(0, 1, 0, 1), cmap="magma_r", aspect="auto")
-        middle.set(xticks=[], yticks=[], xlabel="to", ylabel="from")
+        main.imshow(shown.numpy(), origin="lower", extent=(0, 1, 0, 1), cmap="magma_r", aspect="auto")
+        main.set(xticks=[], yticks=[], xlabel="to", ylabel="from")
         top.set_title(title, fontsize=10, color=INK)
     return fig
 
@@ -99,19 +99,19 @@ def potentials() -> Figure:
     """Draw both potentials, exact and entropic, on the supports."""
     grid, a, b, problem = _line()
     fig = figure(11, 4)
-    solved = exact(problem)
-    pairs = {"exact": (solved.f, solved.g)}
+    exact_solution = exact(problem)
+    pairs = {"exact": (exact_solution.f, exact_solution.g)}
     for epsilon in reversed(EPSILONS):
-        found = sinkhorn(problem, epsilon, max_iterations=20_000)
-        pairs[f"epsilon {epsilon:.1%}"] = (found.f, found.g)
+        solution = sinkhorn(problem, epsilon, max_iterations=20_000)
+        pairs[f"epsilon {epsilon:.1%}"] = (solution.f, solution.g)
     for axes, side, weights in zip(fig.subplots(1, 2), (0, 1), (a, b), strict=True):
         support = weights > 1e-4 * weights.max()
         background = axes.twinx()
         background.fill_between(grid, weights, color=SOFT, alpha=0.25, lw=0)
         background.set(yticks=[], ylim=(0, 3 * float(weights.max())))
         for k, (name, pair) in enumerate(pairs.items()):
-            level = (pair[0] * a).sum()  # potentials are determined up to a constant
-            values = pair[side] + (level if side else -level)
+            constant = (pair[0] * a).sum()  # potentials are determined up to a constant
+            values = pair[side] + (constant if side else -constant)
             colour, style = (INK, "--") if k == 0 else (CYCLE[k - 1], "-")
             axes.plot(grid[support], values[support], color=colour, ls=style, lw=1.6, label=name)
         axes.set(xlabel="x", title=("f, of the first distribution", "g, of the second")[side])
@@ -128,8 +128,10 @@ def convergence() -> Figure:
     fig = figure(8, 4.2)
     axes = fig.subplots()
     for k, epsilon in enumerate(EPSILONS):
-        found = sinkhorn(problem, epsilon, tolerance=1e-9, max_iterations=20_000)
-        axes.plot(np.arange(1, found.iterations + 1), found.errors, color=CYCLE[k], lw=1.4, label=f"epsilon {epsilon:.1%}")
+        solution = sinkhorn(problem, epsilon, tolerance=1e-9, max_iterations=20_000)
+        axes.plot(
+            np.arange(1, solution.iterations + 1), solution.errors, color=CYCLE[k], lw=1.4, label=f"epsilon {epsilon:.1%}"
+        )
     axes.set(
         xlabel="iterations",
         ylabel="marginal error",
@@ -146,8 +148,8 @@ def supports() -> Figure:
     """Draw divergences and the Wasserstein distance between two bumps as one is shifted."""
     grid = torch.linspace(0, 6, 601, dtype=torch.float64)
 
-    def bump(at: float) -> Tensor:
-        return (1 - (grid - at) ** 2).clamp(min=0)
+    def bump(centre: float) -> Tensor:
+        return (1 - (grid - centre) ** 2).clamp(min=0)
 
     first, shifts = bump(1.0), np.arange(0, 401, 5) / 100
     kinds = {"Kullback-Leibler": "kl", "Jensen-Shannon": "jensen-shannon", "total variation": "total-variation"}
