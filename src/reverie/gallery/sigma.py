@@ -2,7 +2,8 @@
 
 A network minimizes E|eps_hat(x0 + sigma eps) - eps|² at one sigma.  With a small sigma the training data cover little of the
 plane, and it is wrong elsewhere: samples end on the curve at arbitrary positions.  With a large sigma it is accurate
-everywhere, but for blurred data.  Conditioned on sigma and trained at all levels, it moves from the blurred to the sharp distribution.
+everywhere, but for blurred data.  Conditioned on sigma and trained at all levels, it moves from the blurred to the sharp
+distribution.
 """
 
 from __future__ import annotations
