@@ -1,1 +1,1 @@
-"""The heart: schedules, pairs, denoisers, losses, samplers, guidance, inverse problems and likelihoods."""
+"""Diffusion models: schedules, pairs, denoisers, losses, samplers, guidance, inverse problems and likelihoods."""

@@ -15,7 +15,7 @@ from reverie.diffusion.schedule import Schedule
 
 LEVELS = 32  # number of noise levels
 MIN_LOG_SNR = -13.8  # below it the error is the variance of the data
-MIN_SHARE = 1e-8
+MIN_RELATIVE_ERROR = 1e-8  # before the logarithm
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class ErrorCurve:
         log_snr = log_snr.clamp(float(self.log_snr[0]), float(self.log_snr[-1]))
         right = torch.searchsorted(self.log_snr, log_snr).clamp(1, len(self.log_snr) - 1)
         low, high = self.log_snr[right - 1], self.log_snr[right]
-        logs = self.share.clamp(min=MIN_SHARE).log()
+        logs = self.share.clamp(min=MIN_RELATIVE_ERROR).log()
         share = torch.lerp(logs[right - 1], logs[right], (log_snr - low) / (high - low)).exp()
         return torch.minimum(share * sigma**2 / (alpha**2 + sigma**2), (sigma / alpha) ** 2)
 
@@ -59,13 +59,13 @@ def measure_error_curve(
     first, last = (float(schedule.log_snr(t)) for t in (1.0, schedule.t_min))
     log_snr = torch.linspace(max(first, MIN_LOG_SNR), last, levels, dtype=torch.float64)
     times = schedule.invert(log_snr)
-    shares = []
+    relative_errors = []
     for t in torch.as_tensor(times).tolist():
         alpha, sigma = schedule(t)
         truth = Pair(x0, noise.like(x0))
         squared = (denoiser(truth.mix(alpha, sigma), t, cond).x0 - x0).square().mean()
-        shares.append(float(squared) * float((alpha**2 + sigma**2) / sigma**2))
-    return ErrorCurve(log_snr, torch.tensor(shares, dtype=torch.float64))
+        relative_errors.append(float(squared) * float((alpha**2 + sigma**2) / sigma**2))
+    return ErrorCurve(log_snr, torch.tensor(relative_errors, dtype=torch.float64))
 
 
 class WithVariance(Denoiser):

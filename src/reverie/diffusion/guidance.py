@@ -20,7 +20,7 @@ LogProb = Callable[[Tensor, Time, Tensor], Tensor]  # (x, t, labels) -> log p(la
 
 MIN_SIGNAL = 1e-4  # alpha / sigma below which the classifier is evaluated at the time with this ratio
 MAX_GUIDANCE = 1000
-EPSILON = 1e-12  # smaller coefficients are rounding errors
+EPSILON = 1e-12  # smaller coefficients count as zero
 
 
 def check_interval(interval: tuple[float, float]) -> tuple[float, float]:
@@ -95,8 +95,8 @@ class ClassifierFree(Denoiser):
 
     def coefficients(self, scale: Coefficient) -> list[Coefficient]:
         """Return the factors of the conditional estimates and, last, of the unconditional one; they sum to 1."""
-        shares: list[Coefficient] = [scale * weight for weight in self.weights]
-        return [*shares, 1 - sum(shares)]
+        conditional: list[Coefficient] = [scale * weight for weight in self.weights]
+        return [*conditional, 1 - sum(conditional)]
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the guided estimate.  x: (B, ...); t: float or (B,); cond: one per datum, or K for K weights."""
@@ -107,19 +107,19 @@ class ClassifierFree(Denoiser):
         if len(labels) != len(self.weights) + 1:
             raise ValueError(f"{len(labels) - 1} conditions were given for {len(self.weights)} weights")
         scale = self.scale_at(t)
-        guided, plain = self.coefficients(scale), self.coefficients(1.0)
-        rescaled = self.rescale > 0 and any(_is_nonzero(g - p) for g, p in zip(guided, plain, strict=True))
-        used = [k for k in range(len(labels)) if _is_nonzero(guided[k]) or (rescaled and _is_nonzero(plain[k]))]
+        guided, conditional = self.coefficients(scale), self.coefficients(1.0)
+        rescaled = self.rescale > 0 and any(_is_nonzero(g - p) for g, p in zip(guided, conditional, strict=True))
+        used = [k for k in range(len(labels)) if _is_nonzero(guided[k]) or (rescaled and _is_nonzero(conditional[k]))]
         if len(used) == 1:
             return self.inner(x, t, labels[used[0]])
-        many = t.repeat(len(used)) if isinstance(t, Tensor) and t.ndim else t
-        stacked = self.inner(x.repeat(len(used), *[1] * (x.ndim - 1)), many, torch.cat([labels[k] for k in used]))
+        times = t.repeat(len(used)) if isinstance(t, Tensor) and t.ndim else t
+        stacked = self.inner(x.repeat(len(used), *[1] * (x.ndim - 1)), times, torch.cat([labels[k] for k in used]))
         x0, eps = stacked.x0.chunk(len(used)), stacked.eps.chunk(len(used))
         variance = None if stacked.variance is None else stacked.variance.expand_as(stacked.x0)[: len(x)]  # the first label's
         pair = Pair(_sum([guided[k] for k in used], x0), _sum([guided[k] for k in used], eps), variance)
         if not rescaled:
             return pair
-        target_std, guided_std = _std(_sum([plain[k] for k in used], x0)), _std(pair.x0)
+        target_std, guided_std = _std(_sum([conditional[k] for k in used], x0)), _std(pair.x0)
         ratio = torch.where(guided_std > 0, target_std / guided_std, 1.0)
         rescaled_pair = pair_of(x, pair.x0 * (1 + self.rescale * (ratio - 1)), *self.schedule(t), "x0")
         return replace(rescaled_pair, variance=variance)
@@ -146,8 +146,8 @@ def _std(x: Tensor) -> Tensor:
 class AutoGuided(Denoiser):
     """Autoguidance (arXiv:2406.02507): extrapolation from a weak model, an early checkpoint, to the model.
 
-    strong + (scale - 1) (strong - weak), for x0 and eps; scale 1 is the model.  It corrects errors that both models share, such
-    as blur, where the better model has start to.
+    strong + (scale - 1) (strong - weak), for x0 and eps; scale 1 is the model.  It reduces errors that both models share, such
+    as blur, if the strong model has less of them.
     """
 
     def __init__(self, strong: Denoiser, weak: Denoiser, scale: float) -> None:

@@ -22,9 +22,9 @@ from reverie.diffusion.samplers.grids import INNER, MAX_NOISE_RATIO
 
 OnSolution = Callable[[LinearSolution], None]
 
-MAX_SHIFT = 10.0
+MAX_SHIFT = 10.0  # limit of the shift of x0, see `Posterior`
 
-_pulled: Any = torch.func.vjp  # (f(x), u -> (u^T J,)); it works where gradients are switched off around it
+_vjp: Any = torch.func.vjp  # (f(x), u -> (u^T J,)); works inside no_grad
 
 
 class Replace(Denoiser):
@@ -54,8 +54,8 @@ class Posterior(Denoiser):
     pass and C A^T w is sigma² / alpha times the gradient of w . A(E[x0 | x]).  The Jacobian of a trained network is not exactly
     symmetric; products use J^T.  Above sigma / alpha = 100 the Jacobian is evaluated at that ratio, where C is within 1e-4 of
     the covariance of the data, because the formula is 0 / 0 at alpha = 0.  An inexact covariance may shift x0 too far, so the
-    shift is limited to ten times |gap| + sqrt(d sigma² / (alpha² + sigma²)), the second term being the std for data N(0, I). y:
-    (1 or B, ...); measure: any differentiable function of x0.
+    shift is limited to ten times |gap| + sqrt(d sigma² / (alpha² + sigma²)), the second term being the std for data N(0, I).
+    y: (1 or B, ...); measure: any differentiable function of x0.
     """
 
     def __init__(self, inner: Denoiser, measure: Measurement, y: Tensor) -> None:
@@ -69,21 +69,21 @@ class Posterior(Denoiser):
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the estimate given x and y."""
-        x0, pull = _pulled(lambda x: self.inner(x, t, cond).x0, x)
-        near = t.clamp(max=self.far) if isinstance(t, Tensor) else min(t, self.far)
-        if bool((near != t).any()) if isinstance(near, Tensor) else near != t:
-            _, pull = _pulled(lambda x: self.inner(x, near, cond).x0, x)
-        alpha, sigma = self.schedule(near)
+        x0, mean_vjp = _vjp(lambda x: self.inner(x, t, cond).x0, x)
+        clamped = t.clamp(max=self.far) if isinstance(t, Tensor) else min(t, self.far)
+        if bool((clamped != t).any()) if isinstance(clamped, Tensor) else clamped != t:
+            _, mean_vjp = _vjp(lambda x: self.inner(x, clamped, cond).x0, x)
+        alpha, sigma = self.schedule(clamped)
         scale = expand(sigma**2 / alpha, x)
-        predicted, back = _pulled(self.measure, x0)
+        predicted, measure_vjp = _vjp(self.measure, x0)
 
         def covariance_pull(u: Tensor) -> Tensor:
-            shift: Tensor = scale * pull(back(u)[0])[0]  # C A^T u
+            shift: Tensor = scale * mean_vjp(measure_vjp(u)[0])[0]  # C A^T u
             return shift
 
         def covariance(u: Tensor) -> Tensor:
-            pushed: Tensor = torch.func.jvp(self.measure, (x0,), (covariance_pull(u),))[1]
-            return pushed
+            product: Tensor = torch.func.jvp(self.measure, (x0,), (covariance_pull(u),))[1]
+            return product
 
         gap = self.y.to(predicted) - predicted
         shift = covariance_pull(self.weigh(gap, covariance))

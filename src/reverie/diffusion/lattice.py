@@ -14,8 +14,8 @@ from reverie.diffusion.pair import Pair, pair_of
 from reverie.diffusion.posterior import posterior_mean
 from reverie.diffusion.schedule import Schedule
 
-PSEUDOCOUNT = 20.0  # weight, in data, of the overall histogram in that of each position
-GROUPS = 32  # of levels, for the pointwise estimate that is an input of the network
+PSEUDOCOUNT = 20.0  # weight of the overall histogram in the histogram of each position, as a number of data
+GROUPS = 32  # groups of levels for the pointwise estimate that is an input of the network
 
 
 class LatticeDenoiser(NetDenoiser):
@@ -77,7 +77,7 @@ class LatticeDenoiser(NetDenoiser):
         return torch.cat([likelihood_features, y], -1), to_levels, self.log_prior.to(x.dtype).flatten(0, -2)
 
     def _pointwise_x0(self, likelihood_features: Tensor) -> Tensor:
-        """Return an approximation of x0 from each number alone, with neighbouring levels grouped: (B, D)."""
+        """Return an approximation of x0 from each number independently, with neighbouring levels grouped: (B, D)."""
         prior = self.log_prior.detach().to(likelihood_features.dtype).flatten(0, -2)
         groups = _group_levels(prior.exp(), GROUPS)  # (D, G, k)
         mass = groups.sum(-1)
@@ -110,8 +110,8 @@ def log_histograms(x0: Tensor, levels: int) -> Tensor:
     index = level_of(x0, levels).flatten(1)  # (N, D)
     counts = torch.zeros(index.shape[1], levels, dtype=torch.float64, device=x0.device)
     counts.scatter_add_(1, index.T, torch.ones_like(index.T, dtype=torch.float64))
-    whole = (counts.sum(0) + 1) / (counts.sum() + levels)
-    return ((counts + PSEUDOCOUNT * whole) / (len(x0) + PSEUDOCOUNT)).log().reshape(*x0.shape[1:], levels)
+    overall = (counts.sum(0) + 1) / (counts.sum() + levels)
+    return ((counts + PSEUDOCOUNT * overall) / (len(x0) + PSEUDOCOUNT)).log().reshape(*x0.shape[1:], levels)
 
 
 def bumps(features: int, levels: int) -> Tensor:

@@ -43,7 +43,7 @@ class Learned(Schedule):
     """A variance-preserving schedule with a learned log-SNR, monotone in t (arXiv:2107.00630).
 
     log_snr(t) = first - (first - last) g(t),  alpha² = sigmoid(log_snr),  sigma² = sigmoid(-log_snr),
-    g(t) = (m(t) - m(0)) / (m(1) - m(0)),  m(t) = t + sum_k w_k sigmoid(s_k (t - c_k)) with w, s > 0, so that g rises.
+    g(t) = (m(t) - m(0)) / (m(1) - m(0)),  m(t) = t + sum_k w_k sigmoid(s_k (t - c_k)) with w, s > 0, so that g increases.
     bends: number of terms of the sum; with 0 the log-SNR is linear and only its ends are learned.  Each end stays within
     MAX_MOVE of its initial value: beyond some log-SNR the bound is almost constant, and an optimizer would follow its noise.
 
@@ -52,7 +52,7 @@ class Learned(Schedule):
     """
 
     t_min = 0.0
-    signal_limit = 0.1  # what is left costs, as the prior, what it costs a sampler; and while it is learned, the end moves
+    signal_limit = 0.1  # higher than for other schedules: the prior term of the bound penalizes remaining signal
     noisier = "train longer, or give a last of at most -7.5"
 
     def __init__(
@@ -75,30 +75,30 @@ class Learned(Schedule):
 
     def log_snr_and_rate(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return the log-SNR and its derivative with respect to t.  t: (B,) float64; both: (B,) float64."""
-        (first, last), (course, rate) = self.ends(), self._course(t)
+        (first, last), (g, rate) = self.ends(), self._monotone(t)
         if self._factor is not None:
-            course, rate = (_scaled(x, self._factor) for x in (course, rate))
-        return first - (first - last) * course, -(first - last) * rate
+            g, rate = (_scaled(x, self._factor) for x in (g, rate))
+        return first - (first - last) * g, -(first - last) * rate
 
     def ends(self) -> tuple[Tensor, Tensor]:
         """Return the current log-SNR at t = 0 and at t = 1: () float64."""
         first, last = self.begins_with
-        most = min(MAX_MOVE, 0.45 * (first - last))  # so that they never meet
-        now = torch.tensor([first, last], dtype=torch.float64) + most * torch.tanh(self.moves.cpu().double() / most)
-        return now[0], now[1]
+        max_move = min(MAX_MOVE, 0.45 * (first - last))  # so that they never meet
+        ends = torch.tensor([first, last], dtype=torch.float64) + max_move * torch.tanh(self.moves.cpu().double() / max_move)
+        return ends[0], ends[1]
 
-    def _course(self, t: Tensor) -> tuple[Tensor, Tensor]:
+    def _monotone(self, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return g(t) and g'(t)."""
         if not self.bends:
             return t * 1.0, torch.ones_like(t)
         weights, slopes = (functional.softplus(p.cpu().double()) for p in (self.raw_weights, self.raw_slopes))
         centres = self.centres.cpu().double()
 
-        def monotone(t: Tensor) -> tuple[Tensor, Tensor]:
+        def m_and_rate(t: Tensor) -> tuple[Tensor, Tensor]:
             s = torch.sigmoid(slopes * (t[:, None] - centres))
             return t + s @ weights, 1 + (s * (1 - s)) @ (weights * slopes)
 
-        (low, high), (m, rate) = monotone(torch.tensor([0.0, 1.0], dtype=t.dtype))[0], monotone(t)
+        (low, high), (m, rate) = m_and_rate(torch.tensor([0.0, 1.0], dtype=t.dtype))[0], m_and_rate(t)
         return (m - low) / (high - low), rate / (high - low)
 
     def forward(self, t: Time) -> tuple[Coefficient, Coefficient]:
@@ -117,7 +117,7 @@ class Learned(Schedule):
         return self._like(t, alpha * sigma**2 * rate / 2), self._like(t, -sigma * alpha**2 * rate / 2)
 
     def minimize_variance(self, on: bool) -> None:
-        """Train g by the gradient of the squared loss from now on, or no longer; call `record_loss` after each loss."""
+        """Switch the training of g by the gradient of the squared loss on or off; if on, call `record_loss` after each loss."""
         self._factor = [] if on else None
 
     def record_loss(self, loss: Tensor) -> None:

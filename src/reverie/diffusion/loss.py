@@ -99,7 +99,7 @@ class Mixed(Weight):
         self.share = share
 
     def __call__(self, schedule: Schedule, t: Tensor, unit: Coefficient) -> Coefficient:
-        """Return the factor of the bound times what falls with the log-SNR."""
+        """Return the factor of the bound times the decreasing factor."""
         perceptual = torch.as_tensor(BIAS - schedule.log_snr(t)).sigmoid()
         return VLB()(schedule, t, unit) * (self.share + (1 - self.share) * perceptual)
 
@@ -205,18 +205,18 @@ def loss_of(
 
 
 def variance_loss(guess: Pair, schedule: Schedule, truth: Pair, t: Tensor, steps: int) -> Tensor:
-    """Return the cost of the estimated variance in a chain of `steps` steps, in nats/dim: (B,).
+    """Return the loss of the estimated variance in a chain of `steps` steps, in nats/dim: (B,).
 
     Only the variance receives gradients (arXiv:2102.09672, section 3.1).  With the squared error e and the variance v of a
-    number of x0, and w = SNR(s) - SNR(t), a step costs (w (e - v) / (1 + w v) + log(1 + w v)) / 2, which is minimal in
+    number of x0, and w = SNR(s) - SNR(t), the loss of a step is (w (e - v) / (1 + w v) + log(1 + w v)) / 2, minimal in
     expectation if v is the mean of e, for any step.
     """
     assert guess.variance is not None
     w = 2 * torch.as_tensor(step_weight(schedule, t, step_end(schedule, t, steps))).detach()
     v, w = guess.variance, torch.as_tensor(expand(w, guess.x0))
     e = (guess.x0.detach() - truth.x0).square()
-    cost = (w * (e - v) / (1 + w * v) + torch.log1p(w * v)) / 2
-    return steps * cost.flatten(1).mean(1)
+    kl = (w * (e - v) / (1 + w * v) + torch.log1p(w * v)) / 2
+    return steps * kl.flatten(1).mean(1)
 
 
 def uniform(n: int, generator: torch.Generator) -> Tensor:
@@ -244,7 +244,7 @@ TIMES: dict[str, Callable[[int, torch.Generator], Tensor]] = {
 def draw_times(times: str, schedule: Schedule, n: int, generator: torch.Generator, steps: int = 0) -> Tensor:
     """Draw n training times in [t_min, 1]: (n,) float64; with steps, times of a chain of equal steps.
 
-    Times that are not uniform multiply the effective weight by their density.
+    The density of non-uniform times multiplies the effective weight.
     """
     u = pick(TIMES, times, "way to draw times")(n, generator)
     if steps:

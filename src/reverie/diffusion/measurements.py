@@ -1,7 +1,7 @@
 """Measurements of clean data, y = A(x0) + noise: the forward operators of inverse problems.
 
-A measurement is any differentiable function of a batch, (B, ...) -> (B, ...).  Those named here are linear and keep constants,
-so that it does not matter whether they are applied in user units or in model units.
+A measurement is any differentiable function of a batch, (B, ...) -> (B, ...).  The named ones are linear and preserve
+constants, so that they are the same in user units and in model units.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ class Blur(Degradation):
 
 def _blurring(size: int, width: float, like: Tensor) -> Tensor:
     """Return the matrix (size, size) that blurs a line of pixels with replicated edges."""
-    reach = max(1, round(4 * width))
-    offsets = torch.arange(-reach, reach + 1, dtype=torch.float64)
+    radius = max(1, round(4 * width))
+    offsets = torch.arange(-radius, radius + 1, dtype=torch.float64)
     weights = (-(offsets**2) / (2 * width**2)).exp()
-    places = (torch.arange(size)[:, None] + offsets.long()).clamp(0, size - 1)
-    matrix = torch.zeros(size, size, dtype=torch.float64).scatter_add_(1, places, (weights / weights.sum()).expand(size, -1))
+    indices = (torch.arange(size)[:, None] + offsets.long()).clamp(0, size - 1)
+    matrix = torch.zeros(size, size, dtype=torch.float64).scatter_add_(1, indices, (weights / weights.sum()).expand(size, -1))
     return matrix.to(like)
 
 

@@ -80,17 +80,17 @@ class MixtureDenoiser(Denoiser):
         joint = torch.stack(densities, dim=-1) + self.log_weights
         if cond is None:
             return joint
-        wrong = (cond[:, None] != NULL) & (cond[:, None] != torch.arange(joint.shape[-1], device=x.device))
-        return joint.masked_fill(wrong, -torch.inf)
+        excluded = (cond[:, None] != NULL) & (cond[:, None] != torch.arange(joint.shape[-1], device=x.device))
+        return joint.masked_fill(excluded, -torch.inf)
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the posterior mean and the corresponding noise.  x: (B, D); cond: (B,)."""
-        share = self._log_joint(x, t, cond).softmax(-1)[:, None]  # (B, 1, K)
+        responsibility = self._log_joint(x, t, cond).softmax(-1)[:, None]  # (B, 1, K)
         parts: list[Pair] = [c(x, t) for c in self.components]
         means = torch.stack([part.x0 for part in parts], dim=-1)  # (B, D, K)
         within = torch.stack([part.variance for part in parts if part.variance is not None], dim=-1)
-        x0 = (means * share).sum(-1)
-        variance = ((within + (means - x0[..., None]).square()) * share).sum(-1)
+        x0 = (means * responsibility).sum(-1)
+        variance = ((within + (means - x0[..., None]).square()) * responsibility).sum(-1)
         return replace(pair_of(x, x0, *self.schedule(t), "x0"), variance=variance)
 
     def log_prob(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Tensor:
@@ -114,7 +114,7 @@ class DatasetDenoiser(Denoiser):
 
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the weighted mean and the corresponding noise.  x: (B, ...); cond: (B,)."""
-        # Squared distances over a small 2 sigma² amplify rounding, so the sums are done in float64 where there is one.
+        # Squared distances over a small 2 sigma² amplify rounding, so the sums use float64 where the device supports it.
         dtype = torch.float32 if x.device.type == "mps" else torch.float64
         flat = x.flatten(1).to(dtype)
         alpha, sigma = (expand(c, flat) for c in self.schedule(t))
@@ -128,7 +128,7 @@ class DatasetDenoiser(Denoiser):
                 other = (cond[:, None] != NULL) & (cond[:, None] != self.labels[start : start + self.chunk])
                 logits = logits.masked_fill(other, -torch.inf)
             new_top = torch.maximum(top, logits.amax(1, keepdim=True))
-            shift = new_top.nan_to_num(neginf=0.0)  # no member of the label seen yet
+            shift = new_top.nan_to_num(neginf=0.0)  # if no member so far has the label
             weights = (logits - shift).exp()
             rescale = (top - shift).exp()
             total = total * rescale + weights.sum(1, keepdim=True)

@@ -31,7 +31,7 @@ PRESETS: dict[str, Spec] = {
 FOLD_SHARE = 0.75  # largest share of the first map's channels that folded pixels may fill
 FINEST_MAP = 16  # the stem folds pixels until the first map has about this width
 COARSEST_MAP = 16  # a preset has resolutions down to this width, where attention is cheap
-MAX_ATTENDED = 4096  # positions of the last map with attention; more would dominate the cost
+MAX_ATTENDED = 4096  # maximum positions of the last map with attention; more would dominate the computation
 WIDEST = 256  # largest width of a resolution added to a preset
 COLOUR_64_MINUTES = 15  # of CPU time above which colour images have 64 pixels a side by default, else 32
 SHORT_SIDE = 32
@@ -48,13 +48,13 @@ GREY_TO_EXPECT = (
     (4.0, "clean shapes, such as digits", "five minutes of MNIST gave a Fréchet distance of 1.3 to 1.6, data have 2"),
 )
 # Budgets above which a larger network is the default, measured for 32 x 32 colour images (experiments/networks.md: in ten
-# minutes small overtakes mini after four); larger images take proportionally longer.  For grey digits and base,
-# estimated from the cost.
+# minutes small overtakes mini after four); larger images take proportionally longer.  For grey digits and for base the
+# budgets are estimated from the computational cost.
 MINI_WORTH_MINUTES = 5
 SMALL_WORTH_MINUTES = 15
 SMALL_WORTH_ANYWAY = 30
 BASE_WORTH_MINUTES = 240
-COLOUR_BATCH = 32  # half the batch of digits: lower held-out loss in equal time (docs/benchmarks.md)
+COLOUR_BATCH = 32  # half the batch size of digits: lower held-out loss in equal time (docs/benchmarks.md)
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ def expected_quality(shape: tuple[int, ...], minutes: float) -> tuple[str, str]:
     """Return the expected quality of images after a number of minutes on two cores, and its measurement."""
     minutes_of_32 = minutes * SHORT_SIDE**2 / (shape[1] * shape[2])
     rows = COLOUR_TO_EXPECT if shape[0] > 1 else GREY_TO_EXPECT
-    return [(words, measured) for least, words, measured in rows if minutes_of_32 >= least][-1]
+    return [(words, measured) for minimum, words, measured in rows if minutes_of_32 >= minimum][-1]
 
 
 def expectation(shape: tuple[int, ...], minutes: float) -> str:

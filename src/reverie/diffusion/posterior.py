@@ -8,15 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-CHUNK = {"cpu": 400_000}  # number of probabilities: what fits in the cache of a core, or easily in memory on other devices
-CHUNK_ELSEWHERE = 2**26
+CHUNK = {"cpu": 400_000}  # number of probabilities: fits in the cache of a core
+CHUNK_ELSEWHERE = 2**26  # on other devices
 
 
 def _chunks(features: Tensor, levels: int) -> Iterator[slice]:
     """Yield ranges of positions to process together."""
-    data, places = features.shape[:2]
-    size = max(1, CHUNK.get(features.device.type, CHUNK_ELSEWHERE) // max(1, data * levels))
-    for first in range(0, places, size):
+    batch, positions = features.shape[:2]
+    size = max(1, CHUNK.get(features.device.type, CHUNK_ELSEWHERE) // max(1, batch * levels))
+    for first in range(0, positions, size):
         yield slice(first, first + size)
 
 

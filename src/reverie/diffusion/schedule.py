@@ -1,6 +1,7 @@
-"""Noise schedules: alpha(t) and sigma(t) with x = alpha x0 + sigma eps, t = 0 data, t = 1 noise.
+"""Noise schedules: alpha(t) and sigma(t) with x = alpha x0 + sigma eps; t = 0 is data, t = 1 is noise.
 
-A time and its coefficients are floats, a batch of them float64 (B,) on the CPU; `reverie.base.scalar` casts them at the edge.
+A time and its coefficients are floats, a batch of them float64 (B,) on the CPU; `reverie.base.scalar` casts them when they
+meet data.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ Steps = Annotated[int, Field(ge=2, le=100_000)]
 SIGNAL_LIMIT = 0.03  # alpha / sigma at t = 1 above which sampling starts from visibly wrong noise
 PURE_NOISE = 1e-7  # alpha / sigma up to which alpha counts as 0, to allow for rounding
 INVERSION_BATCH = 4096  # number of times per evaluation in `invert`
-BETA_CAP = 0.999  # the largest beta of schedules that are given by alpha_bar (arXiv:2102.09672)
+BETA_CAP = 0.999  # the largest beta of schedules defined by alpha_bar (arXiv:2102.09672)
 
 
 class Schedule(nn.Module, ABC):
@@ -48,7 +49,7 @@ class Schedule(nn.Module, ABC):
         """Return alpha(t), sigma(t)."""
 
     def log_snr(self, t: Time) -> Coefficient:
-        """Return 2 log(alpha / sigma), which falls with t."""
+        """Return 2 log(alpha / sigma), which decreases with t."""
         alpha, sigma = self(t)
         return 2 * (log(alpha) - log(sigma))
 
@@ -63,7 +64,7 @@ class Schedule(nn.Module, ABC):
         """Return the t in [0, 1] with the given log-SNR, to float64 precision.  log_snr: float or (B,).
 
         It divides the interval repeatedly into 2^k parts, fewer for larger batches, so that the time is nearly independent of
-        the batch size.  A log-SNR outside the schedule's range gives the nearer end.
+        the batch size.  A log-SNR outside the range of the schedule gives the nearer end.
         """
         target = as_time(log_snr)
         if not isinstance(target, Tensor):
@@ -102,7 +103,7 @@ class Schedule(nn.Module, ABC):
 
 
 class Chain(Schedule):
-    """A curve with a value at each step i/T of a discrete chain, a monotone cubic (PCHIP) between: its rates are continuous.
+    """A curve through a value at each step i/T of a discrete chain, with monotone cubic interpolation (PCHIP) in between.
 
     nodes: (T + 1,), from t = 0 on.
     """
@@ -119,23 +120,23 @@ class Chain(Schedule):
 
     def value(self, t: Time) -> Coefficient:
         """Return the value of the interpolating cubic at t."""
-        place = as_time(t) * self.steps
-        if isinstance(place, Tensor):
-            remaining = place.detach().floor().clamp(0, self.steps - 1)
-            u: Coefficient = place - remaining
-            c3, c2, c1, c0 = self._cubics[remaining.long()].unbind(-1)
+        position = as_time(t) * self.steps
+        if isinstance(position, Tensor):
+            below = position.detach().floor().clamp(0, self.steps - 1)
+            u: Coefficient = position - below
+            c3, c2, c1, c0 = self._cubics[below.long()].unbind(-1)
         else:
-            first = min(max(int(place), 0), self.steps - 1)
-            u = place - first
+            first = min(max(int(position), 0), self.steps - 1)
+            u = position - first
             c3, c2, c1, c0 = self._rows[first]
         return ((c3 * u + c2) * u + c1) * u + c0
 
 
 class Table(Chain):
-    """A discrete chain beta_1..beta_T, exact at t = i/T and smooth between.
+    """A discrete chain beta_1..beta_T, exact at t = i/T and smooth in between.
 
     alpha² = alpha_bar(t), sigma² = 1 - alpha_bar(t), alpha_bar(i/T) = prod_{j<=i} (1 - beta_j).
-    It is log alpha_bar that is a cubic between the nodes.  betas: (T,).
+    log alpha_bar is a cubic between the nodes.  betas: (T,).
     """
 
     def __init__(self, betas: np.ndarray, hint: str = "") -> None:
@@ -167,7 +168,7 @@ def _linear_betas(steps: int, beta_start: float, beta_end: float, scale: bool) -
 
 
 class Linear(Table):
-    """beta grows linearly from beta_start to beta_end, both given for 1,000 steps and scaled by 1000/steps (arXiv:2006.11239).
+    """beta grows linearly from beta_start to beta_end, both given for 1,000 steps and scaled by 1000/steps.
 
     With scale=False they are not scaled, and fewer steps leave more signal at t = 1.  arXiv:2006.11239, section 4.
     """
@@ -222,15 +223,15 @@ class Cosine(Table):
 
 
 class Sigmoid(Table):
-    """alpha_bar falls as a logistic curve over [start, end] with the given temperature (arXiv:2212.11972)."""
+    """alpha_bar decreases as a logistic curve over [start, end] with the given temperature (arXiv:2212.11972)."""
 
     def __init__(self, steps: Steps = 1000, start: float = -3.0, end: float = 3.0, temperature: float = 1.0) -> None:
         if not (end > start and temperature > 0):
             raise UserError(f"a sigmoid schedule needs start < end and temperature > 0, got {start}, {end}, {temperature}")
 
         def alpha_bar(t: np.ndarray) -> np.ndarray:
-            fall = 1 / (1 + np.exp((start + t * (end - start)) / temperature))
-            return np.asarray((fall - fall[-1]) / (fall[0] - fall[-1]))
+            logistic = 1 / (1 + np.exp((start + t * (end - start)) / temperature))
+            return np.asarray((logistic - logistic[-1]) / (logistic[0] - logistic[-1]))
 
         super().__init__(_capped_betas(alpha_bar, steps))
 

@@ -17,7 +17,7 @@ def _mean(denoiser: Denoiser, t: Time, cond: Tensor | None) -> Callable[[Tensor]
     return lambda x: denoiser(x, t, cond).x0
 
 
-def _gain(denoiser: Denoiser, t: Time) -> Time:
+def _jacobian_factor(denoiser: Denoiser, t: Time) -> Time:
     """Return sigma² / alpha, the factor of the Jacobian."""
     alpha, sigma = denoiser.schedule(t)
     if not bool(torch.as_tensor(alpha > 0).all()):
@@ -31,7 +31,7 @@ def posterior_covariance(denoiser: Denoiser, x: Tensor, t: Time, cond: Tensor | 
     Cov[x0 | x] = sigma² / alpha dE[x0 | x]/dx, Tweedie's formula of second order (arXiv:2205.15127, eq. 11 for alpha = 1).
     It is exact for an optimal denoiser; for a trained one it may be asymmetric.
     """
-    gain, size = _gain(denoiser, t), x[0].numel()
+    factor, size = _jacobian_factor(denoiser, t), x[0].numel()
     units = torch.eye(size, dtype=x.dtype, device=x.device).reshape(size, 1, *x.shape[1:])
     mean = _mean(denoiser, t, cond)
 
@@ -41,7 +41,7 @@ def posterior_covariance(denoiser: Denoiser, x: Tensor, t: Time, cond: Tensor | 
 
     columns = torch.func.vmap(push, chunk_size=64)(units)  # (D, B, D): [j, b, i] = d x0_i / d x_j
     jacobian = columns.permute(1, 2, 0)
-    return expand(gain, jacobian) * jacobian
+    return expand(factor, jacobian) * jacobian
 
 
 def posterior_variance(
@@ -49,10 +49,11 @@ def posterior_variance(
 ) -> Tensor:
     """Return the variance of each number of x0 given x, the diagonal of the covariance, with the shape of x.
 
-    plan: a reusable colouring of one image's Jacobian for "diagonal"; it makes networks with local receptive fields cheap.
+    plan: a reusable colouring of one image's Jacobian for "diagonal"; it needs few products for networks with local receptive
+    fields.
     """
-    gain = _gain(denoiser, t)
+    factor = _jacobian_factor(denoiser, t)
     if plan is None:
         first = t[:1] if isinstance(t, Tensor) and t.ndim else t
         plan = color(detect(_mean(denoiser, first, cond[:1] if cond is not None else None), x[:1]), "diagonal")
-    return expand(gain, x) * diagonal(_mean(denoiser, t, cond), x, plan)
+    return expand(factor, x) * diagonal(_mean(denoiser, t, cond), x, plan)

@@ -152,16 +152,16 @@ class InnerCircle(View):
         moved = indices.flatten().clone()
         for k in range(1, int(min(height, width) / 2) + 1):
             inside = torch.nonzero((ring == k) & (radius <= min(height, width) / 2))[:, 0].tolist()
-            inside.sort(key=lambda index: order[index])  # counter-clockwise: on the screen y grows downwards
+            inside.sort(key=lambda index: order[index])  # counter-clockwise, because y increases downwards
             steps = round(len(inside) * self.angle / 360)
-            shown = inside[-steps:] + inside[:-steps]
-            moved[torch.tensor(inside, dtype=torch.int64)] = indices.flatten()[torch.tensor(shown, dtype=torch.int64)]
+            sources = inside[-steps:] + inside[:-steps]
+            moved[torch.tensor(inside, dtype=torch.int64)] = indices.flatten()[torch.tensor(sources, dtype=torch.int64)]
         return moved.reshape(indices.shape)
 
 
 @dataclass(frozen=True)
 class Skew(View):
-    """Columns rolled down by `slope` pixels more from one to the next, 0 in the middle (arXiv:2311.17919)."""
+    """Each column rolled down by `slope` pixels more than its left neighbour, 0 in the middle (arXiv:2311.17919)."""
 
     slope: Annotated[float, Field(ge=-16, le=16)] = 1.0
 
@@ -242,8 +242,8 @@ class SizedView:
 def check(placed: SizedView) -> None:
     """Raise an error unless a view is a signed permutation of pixels."""
     indices = torch.arange(len(placed.source))
-    whole = torch.equal(placed.source.sort().values, indices)
-    if not (whole and torch.equal(placed.source[placed.inverse], indices) and abs(placed.sign) == 1):
+    is_permutation = torch.equal(placed.source.sort().values, indices)
+    if not (is_permutation and torch.equal(placed.source[placed.inverse], indices) and abs(placed.sign) == 1):
         raise ValueError(f"{type(placed.view).__name__} is not a signed permutation of pixels")
 
 
@@ -252,11 +252,11 @@ def read_views(views: str | Sequence[str], shape: tuple[int, ...]) -> dict[str, 
     if kind_of(shape) != "images":
         raise UserError("views need images, but this run models other data; give a run of images")
     named: list[str] = []
-    for word in views.split(",") if isinstance(views, str) else views:
-        if isinstance(views, str) and named and "=" in word and ":" not in word:  # an option of the previous view
-            named[-1] += f",{word.strip()}"
+    for part in views.split(",") if isinstance(views, str) else views:
+        if isinstance(views, str) and named and "=" in part and ":" not in part:  # an option of the previous view
+            named[-1] += f",{part.strip()}"
         else:
-            named.append(word.strip())
+            named.append(part.strip())
     if not named or not all(named):
         raise UserError(f"cannot read the views {views!r}; separate names by commas, such as identity,rotate180")
     if len(set(named)) < len(named):
@@ -279,11 +279,11 @@ class Illusion(Denoiser):
     def forward(self, x: Tensor, t: Time, cond: Tensor | None = None) -> Pair:
         """Return the mean of the estimates of all views.  x: (B, C, H, W)."""
         n = len(self.views)
-        many = t.repeat(n) if isinstance(t, Tensor) and t.ndim else t
+        times = t.repeat(n) if isinstance(t, Tensor) and t.ndim else t
         conds = self.conds.flatten(0, 1).to(x.device) if self.conds is not None else None
-        estimates = self.inner(torch.cat([view(x) for view in self.views]), many, conds)
+        estimates = self.inner(torch.cat([view(x) for view in self.views]), times, conds)
         x0, eps = (
-            torch.stack([view.back(part) for view, part in zip(self.views, both.chunk(n), strict=True)]).mean(0)
-            for both in (estimates.x0, estimates.eps)
+            torch.stack([view.back(part) for view, part in zip(self.views, stacked.chunk(n), strict=True)]).mean(0)
+            for stacked in (estimates.x0, estimates.eps)
         )
         return Pair(x0, eps)

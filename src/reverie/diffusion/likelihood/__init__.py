@@ -1,7 +1,7 @@
 """Likelihood: variational bounds, exact log-probability by the probability flow, losses of score models.
 
-Functions of a denoiser take data in model units and give nats.  `Diffusion.bound` and `Diffusion.log_prob` take data in
-user units.  "Nats" of a bound are the nats to pay: at least -log p(x) in expectation.
+Functions of a denoiser take data in model units and return nats.  `Diffusion.bound` and `Diffusion.log_prob` take data in
+user units.  The nats of a bound are an upper bound on -log p(x) in expectation.
 """
 
 from __future__ import annotations

@@ -47,7 +47,7 @@ class Bound:
 
     @property
     def nats(self) -> Tensor:
-        """The whole bound on -log p(x0): (B,)."""
+        """The bound on -log p(x0): (B,)."""
         return self.prior + self.denoising.sum(1) + self.reconstruction
 
     @property
@@ -125,7 +125,7 @@ def bound(
     """Return the bound of the T-step model in its posterior form, from one sample of x_t per step and datum.
 
     -log p(x0) <= KL(q(x_T | x0) || p(x_T)) + sum_k E KL(q(x_s | x_t, x0) || p(x_s | x_t)) - E log p(x0 | x_1)
-    (arXiv:2006.11239, eq. 5).  x0: (B, ...) in model units; grid: (T,) falling; variance: of DDPM's steps, as in `DDPM`;
+    (arXiv:2006.11239, eq. 5).  x0: (B, ...) in model units; grid: (T,), decreasing; variance: of DDPM's steps, as in `DDPM`;
     levels: 256 for 8-bit data in [-1, 1].
     """
     times = _check(x0, grid, variance, levels)
@@ -152,20 +152,20 @@ def by_joint_chain(
     """Return the same bound in its joint form, from one path x_1, ..., x_T per datum: (B,) nats.
 
     -log p(x0) <= E_q[log q(x_1..T | x0) - log p(x_0..T)] (arXiv:2006.11239, eq. 3).  It has the same expectation as `bound`,
-    and another variance.
+    but a different variance.
     """
     schedule, times = denoiser.schedule, _check(x0, grid, variance, levels)
     path = zip(times[::-1], chain(schedule, x0, grid.flip(0), noise), strict=True)
     t, x = next(path)
     alpha, sigma = schedule(t)
     total = log_normal(x, alpha * x0, float(sigma**2)) - log_decoded(denoiser, x0, x, t, cond, levels)
-    for later, ahead in path:
+    for later, x_later in path:
         scale, std = transition(schedule, t, later)
-        guess = denoiser(ahead, later, cond)
-        back = guess.mix(*ancestral(schedule, later, t))
-        total += log_normal(ahead, scale * x, float(std**2))
-        total -= log_normal(x, back, step_variance(variance, schedule, later, t, guess))
-        t, x = later, ahead
+        guess = denoiser(x_later, later, cond)
+        mean = guess.mix(*ancestral(schedule, later, t))
+        total += log_normal(x_later, scale * x, float(std**2))
+        total -= log_normal(x, mean, step_variance(variance, schedule, later, t, guess))
+        t, x = later, x_later
     alpha, sigma = schedule(t)
     return total - log_normal(x, 0.0, float(alpha**2 + sigma**2))
 
@@ -185,7 +185,7 @@ def continuous_bound(
 
     The denoising term is 1/2 E integral |eps - eps_hat|² d log_snr (arXiv:2107.00630, eq. 17), integrated over tau = -log w,
     w = sigma / (alpha + sigma): d log_snr = 2 d tau / (1 - w).  For schedules that end in pure noise the integral starts at
-    log-SNR -13.8, because the cost of a non-zero error of eps would be infinite there; the prior term is evaluated at the same
+    log-SNR -13.8, because any error of eps would make it infinite there; the prior term is evaluated at the same
     time, so that the result remains a bound.  Each datum has one sample in each of `draws` equal strata of tau, with its own
     offset.  end: default t_min.
     """

@@ -17,7 +17,7 @@ from reverie.base.noise import Noise
 from reverie.diffusion.likelihood.normal import summed
 from reverie.diffusion.schedule import Schedule
 
-DEVIATIONS = 3.0  # of the normal noise within half a step
+DEVIATIONS = 3.0  # standard deviations of the normal noise in half a step
 
 
 @dataclass(frozen=True)
@@ -40,26 +40,26 @@ def dequantise(x0: Tensor, noise: Noise, levels: int = 256) -> Tensor:
 
 def _uniform(schedule: Schedule, x0: Tensor, noise: Noise, levels: int) -> Dequantised:
     """Uniform noise: best for a density that does not model levels."""
-    even = x0.new_full((len(x0),), -x0[0].numel() * math.log(2 / (levels - 1)))
-    return Dequantised(dequantise(x0, noise, levels), even, None)
+    log_q = x0.new_full((len(x0),), -x0[0].numel() * math.log(2 / (levels - 1)))
+    return Dequantised(dequantise(x0, noise, levels), log_q, None)
 
 
 def _normal(schedule: Schedule, x0: Tensor, noise: Noise, levels: int) -> Dequantised:
     """Truncated normal noise, as in the diffusion: best for a model that has learned the levels.
 
     u ~ N(0, s²), truncated at half a step.  The flow stops at s = sigma / alpha, a third of half a step, where the training
-    data were x0 + s eps (arXiv:2305.03935, section 4).  For a model that has learned the levels perfectly the bound is off by
+    data are x0 + s eps (arXiv:2305.03935, section 4).  For a model that has learned the levels perfectly the bound is off by
     only D log erf(3 / sqrt(2)) = -0.0027 D nats.
     """
     half = 1 / (levels - 1)
     end = max(float(schedule.invert(2 * math.log(DEVIATIONS / half))), schedule.t_min)
     alpha, sigma = (float(c) for c in schedule(end))
     std = sigma / alpha
-    reach = half / std
-    inside = math.erf(reach / math.sqrt(2))
-    share = noise.uniform(x0[0].numel(), x0.device)[0]
-    z = torch.special.ndtri(0.5 + inside * (share - 0.5)).clamp(-reach, reach).to(x0.dtype).reshape(x0.shape)
-    constant = x0[0].numel() * (math.log(2 * math.pi) / 2 + math.log(std) + math.log(inside))
+    limit = half / std
+    mass = math.erf(limit / math.sqrt(2))
+    u = noise.uniform(x0[0].numel(), x0.device)[0]
+    z = torch.special.ndtri(0.5 + mass * (u - 0.5)).clamp(-limit, limit).to(x0.dtype).reshape(x0.shape)
+    constant = x0[0].numel() * (math.log(2 * math.pi) / 2 + math.log(std) + math.log(mass))
     return Dequantised(x0 + std * z, -summed(z.square()) / 2 - constant, end)
 
 

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from reverie.autodiff.sparse import Coloring
 
 EXACT = "exact"
-SMALL = 16  # dimensions up to which the divergence is exact by default
+MAX_EXACT = 16  # dimensions up to which the divergence is exact by default
 
 
 def _signs(noise: Noise, x: Tensor) -> Tensor:
@@ -92,12 +92,12 @@ def log_prob(
     if not 0 < tolerance < 1 or probes < 1:
         raise UserError(f"log-probability needs a tolerance in (0, 1) and at least 1 probe, got {tolerance} and {probes}")
     size, schedule = x0[0].numel(), denoiser.schedule
-    by = EXACT if plan is not None else divergence_by or (EXACT if size <= SMALL else "rademacher")
-    if by == EXACT:
+    method = EXACT if plan is not None else divergence_by or (EXACT if size <= MAX_EXACT else "rademacher")
+    if method == EXACT:
         units = torch.eye(size, dtype=x0.dtype, device=x0.device).reshape(size, 1, *x0.shape[1:])
         vectors = units.expand(size, *x0.shape)
     else:
-        vectors = torch.stack([pick(PROBES, by, "divergence")(noise, x0) for _ in range(probes)])
+        vectors = torch.stack([pick(PROBES, method, "divergence")(noise, x0) for _ in range(probes)])
     calls = 0
 
     def slope(state: Tensor, tau: Tensor) -> Tensor:
@@ -113,18 +113,18 @@ def log_prob(
 
         if plan is None:
             value, traces = value_and_trace_probes(flow, y, vectors)
-            traces = traces.sum(0, keepdim=True) if by == EXACT else traces
+            traces = traces.sum(0, keepdim=True) if method == EXACT else traces
         else:
             value, traces = flow(y), divergence(flow, y, plan)[None]
         return torch.cat([value.flatten(1), traces.T / size], 1).to(state.dtype)
 
-    def error_size(error: Tensor, before: Tensor, ahead: Tensor) -> Tensor:
+    def error_size(error: Tensor, old: Tensor, new: Tensor) -> Tensor:
         change = error[:, size:].abs().amax(1)
-        return torch.maximum(mean_size(error[:, :size], before[:, :size], ahead[:, :size]), change)
+        return torch.maximum(mean_size(error[:, :size], old[:, :size], new[:, :size]), change)
 
     (first, _), (last, scale) = straight(schedule, schedule.t_min if end is None else end), straight(schedule, 1.0)
     y = ((1 - first) * x0.to(finest_dtype(x0))).flatten(1)
-    state = torch.cat([y, y.new_zeros(len(y), 1 if by == EXACT else probes)], 1)
+    state = torch.cat([y, y.new_zeros(len(y), 1 if method == EXACT else probes)], 1)
     start = torch.full((len(y),), -math.log(first), dtype=torch.float64)
     try:
         state, _ = integrate(slope, state, slope(state, start), float(start[0]), -math.log(last), tolerance, size=error_size)
@@ -132,9 +132,13 @@ def log_prob(
         raise UserError(f"the flow solver cannot reach the tolerance {tolerance:g} with this model; use a larger one") from None
     x = (scale * state[:, :size]).reshape(x0.shape)
     alpha, sigma = (float(c) for c in schedule(1.0))
-    at_noise = log_normal(x, 0.0, alpha**2 + sigma**2) if prior is None else prior(x)
-    at_noise = at_noise + size * (math.log(scale) + math.log1p(-first))  # of x, then of y, then of x / alpha
-    found = at_noise[:, None] + size * state[:, size:]  # (B, P)
-    count = found.shape[1]
-    error = torch.zeros_like(at_noise) if by == EXACT else found.std(1) / math.sqrt(count) if count > 1 else at_noise * math.nan
-    return LogProb(found.mean(1), error, calls, by if by == EXACT else f"{by}, {probes} probe{'s' * (probes > 1)}", size)
+    log_p = log_normal(x, 0.0, alpha**2 + sigma**2) if prior is None else prior(x)
+    log_p = log_p + size * (math.log(scale) + math.log1p(-first))  # from x to y to x / alpha
+    estimates = log_p[:, None] + size * state[:, size:]  # (B, P)
+    count = estimates.shape[1]
+    error = (
+        torch.zeros_like(log_p) if method == EXACT else estimates.std(1) / math.sqrt(count) if count > 1 else log_p * math.nan
+    )
+    return LogProb(
+        estimates.mean(1), error, calls, method if method == EXACT else f"{method}, {probes} probe{'s' * (probes > 1)}", size
+    )

@@ -42,5 +42,5 @@ def importance_weighted(
     """
     if paths < 1:
         raise UserError(f"the importance-weighted bound needs at least 1 path, got {paths}")
-    costs = torch.stack([by_joint_chain(denoiser, x0, grid, noise, cond, variance, levels) for _ in range(paths)])
-    return Tightened(math.log(paths) - (-costs).logsumexp(0), costs.mean(0), paths)
+    nats = torch.stack([by_joint_chain(denoiser, x0, grid, noise, cond, variance, levels) for _ in range(paths)])
+    return Tightened(math.log(paths) - (-nats).logsumexp(0), nats.mean(0), paths)

@@ -17,7 +17,7 @@ def summed(values: Tensor) -> Tensor:
 
 
 def log_normal(x: Tensor, mean: Tensor | float, variance: float | Tensor) -> Tensor:
-    """Return log N(x; mean, variance) of each datum in nats: (B,).  x, mean: (B, ...); variance: one, or of each number."""
+    """Return log N(x; mean, variance) of each datum in nats: (B,).  x, mean: (B, ...); variance: one, or one per number."""
     if isinstance(variance, Tensor):
         variance = variance.to(finest_dtype(x)).expand_as(x)
         return -summed((x - mean).square() / variance + (2 * math.pi * variance).log()) / 2
@@ -28,7 +28,7 @@ def log_normal(x: Tensor, mean: Tensor | float, variance: float | Tensor) -> Ten
 def kl_normal(squared: Tensor, of: float, to: float | Tensor) -> Tensor:
     """Return KL(N(a, of I) || N(b, to)) of each datum in nats: (B,).
 
-    squared: (a - b)² of each number, (B, ...); to: one variance, or one of each number.
+    squared: (a - b)² of each number, (B, ...); to: one variance, or one per number.
     """
     if isinstance(to, Tensor):
         squared, to = squared.to(finest_dtype(squared)), to.to(finest_dtype(squared)).expand_as(squared)
@@ -39,7 +39,7 @@ def kl_normal(squared: Tensor, of: float, to: float | Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Diagonal:
-    """Independent normals with means and the logarithms of their standard deviations: (B, ...) each, or what broadcasts."""
+    """Independent normals with means and the logarithms of their standard deviations: (B, ...) each, or broadcastable."""
 
     mean: Tensor
     log_std: Tensor
@@ -59,16 +59,16 @@ class Diagonal:
         """
         if to is None:
             return (self.mean.square() + torch.exp(2 * self.log_std) - 1) / 2 - self.log_std
-        wider = to.log_std - self.log_std
-        apart = ((self.mean - to.mean) * torch.exp(-to.log_std)).square()
-        return wider + (torch.exp(-2 * wider) + apart - 1) / 2
+        log_ratio = to.log_std - self.log_std
+        squared = ((self.mean - to.mean) * torch.exp(-to.log_std)).square()
+        return log_ratio + (torch.exp(-2 * log_ratio) + squared - 1) / 2
 
 
 def discretised(x: Tensor, mean: Tensor, variance: float, levels: int = 256) -> Tensor:
     """Return the log-probability of each datum's levels under a discretised Gaussian in nats: (B,).
 
     Each number of x is one of the levels -1, -1 + h, ..., 1 with h = 2 / (levels - 1) and gets the mass of
-    N(mean, variance) within h / 2 of it; the outermost two get the tails as well, so that the sum over all levels is 1
+    N(mean, variance) within h / 2 of it; the outermost two include the tails, so that the sum over all levels is 1
     (arXiv:2006.11239, eq. 13).  x, mean: (B, ...).
     """
     x, mean = x.to(finest_dtype(x)), mean.to(finest_dtype(x))
@@ -76,7 +76,7 @@ def discretised(x: Tensor, mean: Tensor, variance: float, levels: int = 256) -> 
     low, high = (x - half - mean) / std, (x + half - mean) / std
     low = torch.where(x < -1 + half, -torch.inf, low)
     high = torch.where(x > 1 - half, torch.inf, high)
-    # By symmetry the mass of [low, high] is that of [-high, -low]; far out only the lower tail is accurate.
+    # By symmetry the mass of [low, high] is that of [-high, -low]; in the tails only the lower one is accurate.
     mirrored = low + high > 0
     low, high = torch.where(mirrored, -high, low), torch.where(mirrored, -low, high)
     top, bottom = torch.special.log_ndtr(high), torch.special.log_ndtr(low)

@@ -17,7 +17,7 @@ from reverie.diffusion.likelihood.normal import summed
 from reverie.diffusion.pair import Pair, row
 from reverie.diffusion.schedule import Schedule
 
-NO_SIGNAL = -12.0  # log-SNR below which nothing of the data is left
+NO_SIGNAL = -12.0  # log-SNR below which the signal is negligible
 
 
 def _by_x0(schedule: Schedule, t: Time, s: Time) -> Coefficient:

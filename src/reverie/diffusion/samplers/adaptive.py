@@ -23,8 +23,8 @@ ROWS = (
 STAGE_TIMES = (1 / 5, 3 / 10, 4 / 5, 8 / 9, 1.0, 1.0)
 ERRORS = (71 / 57600, 0.0, -71 / 16695, 71 / 1920, -17253 / 339200, 22 / 525, -1 / 40)  # fifth minus fourth order
 
-FIRST_SHARE = 0.2  # of the interval, for the very first step
-MIN_SHARE = 1e-7  # of the interval: smaller steps cannot help any more
+FIRST_SHARE = 0.2  # fraction of the interval for the first step
+MIN_SHARE = 1e-7  # fraction of the interval: with smaller steps, rounding errors dominate
 
 
 class TooStiffError(ArithmeticError):
@@ -32,7 +32,7 @@ class TooStiffError(ArithmeticError):
 
 
 def mean_size(error: Tensor, x: Tensor, ahead: Tensor) -> Tensor:
-    """Return the root mean square of error / (1 + |x|) of each member: (B,)."""
+    """Return the root mean square of error / (1 + |x|) of each batch element: (B,)."""
     return (error / (1 + torch.maximum(x.abs(), ahead.abs()))).flatten(1).square().mean(1).sqrt()
 
 
@@ -52,34 +52,34 @@ def integrate(
     not depend on its batch.  first: the slope at the start; stride: initial step lengths, (B,), positive.
     """
     direction = 1.0 if end > start else -1.0
-    whole = abs(end - start)
+    length = abs(end - start)
     position = torch.full((len(x),), start, dtype=torch.float64)
-    stride = stride if stride is not None else torch.full_like(position, whole * FIRST_SHARE)
-    while (left := (end - position) * direction).max() > 0:
-        taken = torch.minimum(stride, left)
-        ahead, next_slope, error = _try(slope, x, position, taken * direction, first)
+    stride = stride if stride is not None else torch.full_like(position, length * FIRST_SHARE)
+    while (remaining := (end - position) * direction).max() > 0:
+        step = torch.minimum(stride, remaining)
+        ahead, next_slope, error = _try(slope, x, position, step * direction, first)
         ratio = (size(error, x, ahead).double().cpu() / tolerance).nan_to_num(nan=torch.inf)
-        going = left > 0
-        accepted = (ratio <= 1) & going
+        unfinished = remaining > 0
+        accepted = (ratio <= 1) & unfinished
         keep = accepted.to(x.device).reshape(-1, *[1] * (x.ndim - 1))
         x, first = torch.where(keep, ahead, x), torch.where(keep, next_slope, first)
-        position = torch.where(accepted, torch.where(taken == left, end, position + direction * taken), position)
+        position = torch.where(accepted, torch.where(step == remaining, end, position + direction * step), position)
         factor = (0.9 * ratio.clamp(min=1e-12) ** -0.2).clamp(0.2, 5.0)
         # keep the longer step size if the end of the interval shortened the last step
-        cut = accepted & (taken < stride)
-        stride = torch.where(going, torch.where(cut, torch.maximum(stride, taken * factor), taken * factor), stride)
-        if float((stride / whole).min()) < MIN_SHARE:
+        shortened = accepted & (step < stride)
+        stride = torch.where(unfinished, torch.where(shortened, torch.maximum(stride, step * factor), step * factor), stride)
+        if float((stride / length).min()) < MIN_SHARE:
             raise TooStiffError
     return x, stride
 
 
-def _try(slope: Slope, x: Tensor, position: Tensor, taken: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _try(slope: Slope, x: Tensor, position: Tensor, step: Tensor, first: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Try steps of the given signed lengths: return the ends, the slopes there, and the estimated errors."""
     slopes = [first]
     for c, row in zip(STAGE_TIMES, ROWS, strict=True):
-        ahead = x + expand(taken, x) * _weighted(row, slopes)
-        slopes.append(slope(ahead, position + c * taken))
-    return ahead, slopes[-1], expand(taken, x) * _weighted(ERRORS, slopes)
+        ahead = x + expand(step, x) * _weighted(row, slopes)
+        slopes.append(slope(ahead, position + c * step))
+    return ahead, slopes[-1], expand(step, x) * _weighted(ERRORS, slopes)
 
 
 def _weighted(weights: Sequence[float], slopes: Sequence[Tensor]) -> Tensor:

@@ -73,7 +73,7 @@ class Langevin(Sampler):
 
 
 class PredictorCorrector(Sampler):
-    """A step of any predictor, then `count` Langevin steps at the level it reached (arXiv:2011.13456, algorithm 1).
+    """A step of any predictor, then `count` Langevin steps at the new noise level (arXiv:2011.13456, algorithm 1).
 
     h = 2 (snr sigma)²: the ratio of drift to noise is then snr, for a score of the expected norm sqrt(D) / sigma.  Norms
     measured over a batch would make images depend on their batch, and norms per image would change the stationary
@@ -88,11 +88,11 @@ class PredictorCorrector(Sampler):
 
     def extra_evaluations(self, first: bool) -> int | None:
         """Return the evaluations of the predictor and one per correction."""
-        more = self.predictor.extra_evaluations(first=True)
-        return None if more is None else more + self.count
+        extra = self.predictor.extra_evaluations(first=True)
+        return None if extra is None else extra + self.count
 
     def renoise(self, schedule: Schedule, x: Tensor, t: float, noise: Noise) -> tuple[Tensor, float]:
-        """Return what the predictor returns."""
+        """Add the noise of the predictor."""
         return self.predictor.renoise(schedule, x, t, noise)
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:

@@ -37,7 +37,7 @@ class Frame:
 
 
 class Sampler(ABC):
-    """A rule for one step.  It has no schedule and no loop; state between steps is returned as memory."""
+    """A rule for one step.  It has no schedule and no loop; its state between steps is returned and passed on as `memory`."""
 
     order: int | None = None  # of convergence to the probability flow; None for stochastic samplers
     allows_equal_times: bool = False  # whether a step may end at its start time
@@ -63,10 +63,10 @@ class Sampler(ABC):
         total, first = 1, True
         for t, s in pairwise(grid.tolist()):
             if s <= t:
-                more = self.extra_evaluations(first)
-                if more is None:
+                extra = self.extra_evaluations(first)
+                if extra is None:
                     return None
-                total += 1 + more
+                total += 1 + extra
             first = s > t
         return total
 
@@ -89,13 +89,13 @@ class Sampler(ABC):
 def affordable(sampler: Sampler, grid: Callable[[Schedule, int], Tensor], schedule: Schedule, budget: int) -> int | None:
     """Return the largest number of steps of a grid within a budget of function evaluations.
 
-    None if the cost depends on x; one step if even two cost more.
+    None if the number depends on x; one step if even two exceed the budget.
     """
     for steps in range(budget, 1, -1):
-        cost = sampler.evaluations(grid(schedule, steps))
-        if cost is None:
+        count = sampler.evaluations(grid(schedule, steps))
+        if count is None:
             return None
-        if cost <= budget:
+        if count <= budget:
             return steps
     return 1
 
@@ -110,7 +110,7 @@ def start(schedule: Schedule, t: float, eps: Tensor) -> Tensor:
 def trajectory(denoise: Denoiser, sampler: Sampler, x: Tensor, grid: Tensor, noise: Noise) -> Iterator[Frame]:
     """Sample along the grid and yield every frame; the last frame's x0 is the sample.
 
-    The grid ends above sigma = 0, where one more estimate is made.  Where the grid increases, x is noised again by q(x_s | x_t)
+    The grid ends above sigma = 0, with an estimate of x0.  Where the grid increases, x is noised again by q(x_s | x_t)
     without an estimate, and the sampler's memory is reset.  x: (B, ...) at time grid[0]; grid: (n,) float64.
     """
     sampler.check(denoise.schedule, grid)

@@ -4,8 +4,8 @@ DPM-Solver++ and UniPC work in l = log(alpha / sigma), where the probability flo
 
     x_s = (sigma_s / sigma_t) x + sigma_s * integral from l_t to l_s of e^l x0(l) dl      (arXiv:2211.01095, eq. 8)
 
-and x0(l) is approximated by a polynomial through the estimates so far.  An estimate at alpha = 0 lies
-infinitely far back in l and is dropped.
+and x0(l) is approximated by a polynomial through the estimates so far.  An estimate at alpha = 0 is at
+l = -inf and is dropped.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from reverie.diffusion.schedule import Schedule
 
 Past = list[tuple[float, Tensor]]  # (position, estimate) of earlier frames, the latest first
 
-# The maximum ratio of consecutive step lengths for linear and for quadratic extrapolation.  Longer steps, such as the last of
-# few
-# uniform ones, use lower degrees.  Measured against the exact flow of a Gaussian and a mixture (four schedules, 5 to 50
-# uniform steps), errors are 3 to 10 times smaller on average.
+# The maximum ratio of consecutive step lengths for linear and for quadratic extrapolation.  Longer steps, such as the
+# last of a coarse uniform grid, use lower degrees.  Measured against the exact flow of a Gaussian and a mixture (four
+# schedules, 5 to 50 uniform steps), errors are 3 to 10 times smaller on average.
 GROWTH = (3.0, 1.5)
 
 
@@ -40,13 +39,13 @@ def half_log_snr(schedule: Schedule, t: float) -> float:
 
 
 def remember(position: float, estimate: Tensor, past: Past, length: int) -> Past:
-    """Prepend the newest estimate and keep as many as are needed, without infinite l."""
+    """Prepend the newest estimate and keep the latest `length`, without those at infinite l."""
     return [(p, e) for p, e in [(position, estimate), *past][:length] if math.isfinite(p)]
 
 
 def within_reach(position: float, h: float, past: Past) -> Past:
     """Return the earlier estimates that the polynomial of a step of length h interpolates."""
-    return past[: sum(h <= most * (position - past[0][0]) for most in GROWTH)] if past else past
+    return past[: sum(h <= growth * (position - past[0][0]) for growth in GROWTH)] if past else past
 
 
 def trapezoid(denoise: Denoiser, now: Frame, s: float) -> Tensor:
@@ -95,19 +94,19 @@ class DPM2M(Sampler):
     eta = 0.0
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
-        """Return x at time s and the estimates to keep."""
-        go, position, past = (
+        """Return x at time s and the estimates for the next step."""
+        step, position, past = (
             exponential_step(denoise.schedule, now.t, s, self.eta),
             half_log_snr(denoise.schedule, now.t),
             memory or [],
         )
-        x = combine(go.keep, now.x, go.gain, now.x0)
-        if near := within_reach(position, go.h, past):
-            before, x0_before = near[0]
-            lead = go.gain * go.h / (2 * (position - before))
-            x = x.add_(now.x0, alpha=lead).sub_(x0_before, alpha=lead)
+        x = combine(step.keep, now.x, step.gain, now.x0)
+        if usable := within_reach(position, step.h, past):
+            before, x0_before = usable[0]
+            weight = step.gain * step.h / (2 * (position - before))
+            x = x.add_(now.x0, alpha=weight).sub_(x0_before, alpha=weight)
         if self.eta:
-            x = x.add_(noise.like(x), alpha=go.noise_std)
+            x = x.add_(noise.like(x), alpha=step.noise_std)
         return x, remember(position, now.x0, past, 1)
 
 
@@ -129,7 +128,7 @@ class DPM3M(Sampler):
 
     x_s = keep x + gain x0 + alpha_s (m1 slope + m2 bend),  m1 = h - (1 - e^-h),  m2 = h² - 2 m1, where slope and bend are
     the first and half the second derivative of the parabola at l_t.  The first step is the trapezoid's.  The order holds
-    where alpha > 0 at the start; from alpha = 0 it was measured as 2.5.
+    if alpha > 0 at the start; from alpha = 0 the measured order is 2.5.
     """
 
     order = 3
@@ -139,20 +138,20 @@ class DPM3M(Sampler):
         return int(first)
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
-        """Return x at time s and the estimates to keep."""
+        """Return x at time s and the estimates for the next step."""
         position, past = half_log_snr(denoise.schedule, now.t), memory or []
-        kept = remember(position, now.x0, past, 2)
+        stored = remember(position, now.x0, past, 2)
         if memory is None:
-            return trapezoid(denoise, now, s), kept
-        go = exponential_step(denoise.schedule, now.t, s)
-        x = combine(go.keep, now.x, go.gain, now.x0)
-        if near := within_reach(position, go.h, past):
-            slope, bend = _derivatives(position, now.x0, near)
-            m1 = go.h + math.expm1(-go.h)
-            x = x.add_(slope, alpha=go.alpha * m1)
+            return trapezoid(denoise, now, s), stored
+        step = exponential_step(denoise.schedule, now.t, s)
+        x = combine(step.keep, now.x, step.gain, now.x0)
+        if usable := within_reach(position, step.h, past):
+            slope, bend = _derivatives(position, now.x0, usable)
+            m1 = step.h + math.expm1(-step.h)
+            x = x.add_(slope, alpha=step.alpha * m1)
             if bend is not None:
-                x = x.add_(bend, alpha=go.alpha * (go.h**2 - 2 * m1))
-        return x, kept
+                x = x.add_(bend, alpha=step.alpha * (step.h**2 - 2 * m1))
+        return x, stored
 
 
 def _derivatives(position: float, estimate: Tensor, past: Past) -> tuple[Tensor, Tensor | None]:
@@ -167,7 +166,7 @@ def _derivatives(position: float, estimate: Tensor, past: Past) -> tuple[Tensor,
 
 
 class UniPC(Sampler):
-    """Predict, and correct the last prediction by the estimate that was made at it (arXiv:2302.04867, B(h) = e^h - 1).
+    """Predictor and corrector: the estimate at each prediction corrects it (arXiv:2302.04867, B(h) = e^h - 1).
 
     Each estimate is used twice, so the corrector needs no extra evaluations: a predictor of order p is corrected to order p +
     1. The first correction has order 2, which limits the order of the method to 3.
@@ -189,13 +188,13 @@ class UniPC(Sampler):
         return self._move(schedule, now.t, s, x, now.x0, used, None), (now.t, x, now.x0, used)
 
     def _move(self, schedule: Schedule, t: float, s: float, x: Tensor, x0: Tensor, past: Past, ahead: Tensor | None) -> Tensor:
-        """Go from t to s by the estimates at t and before, and for a correction the one at s as well."""
-        go, position = exponential_step(schedule, t, s), half_log_snr(schedule, t)
-        others = [((p - position) / go.h, e) for p, e in within_reach(position, go.h, past)]
+        """Step from t to s with the estimates at t and before; for a correction, also with `ahead`, that at s."""
+        step, position = exponential_step(schedule, t, s), half_log_snr(schedule, t)
+        others = [((p - position) / step.h, e) for p, e in within_reach(position, step.h, past)]
         others += [(1.0, ahead)] if ahead is not None else []
-        x = combine(go.keep, x, go.gain, x0)
-        for (r, estimate), weight in zip(others, _weights(go.h, [r for r, _ in others]), strict=True):
-            share = go.gain * weight / r
+        x = combine(step.keep, x, step.gain, x0)
+        for (r, estimate), weight in zip(others, _weights(step.h, [r for r, _ in others]), strict=True):
+            share = step.gain * weight / r
             x = x.add_(estimate, alpha=share).sub_(x0, alpha=share)
         return x
 
@@ -204,8 +203,8 @@ def _weights(h: float, positions: list[float]) -> list[float]:
     """Return UniPC's weights a_k of (x0_k - x0) / r_k for K estimates at l_t + r_k h.
 
     sum_k a_k r_k^(n - 1) = m_n / m_0 for n = 1 .. K, where m_n is the integral of e^(l - l_s) ((l - l_t) / h)^n over the
-    step and by parts m_n = 1 - n m_{n-1} / h: powers of l are then integrated exactly.  A single weight is 1/2 instead,
-    which is as good and holds for an infinite h.
+    step and, by integration by parts, m_n = 1 - n m_{n-1} / h: powers of l are then integrated exactly.  A single weight is
+    1/2 instead, which has the same order and is finite for infinite h.
     """
     if len(positions) <= 1:
         return [0.5] * len(positions)
@@ -220,9 +219,8 @@ class AdamsBashforth(Sampler):
     """Integrate eps over u = sigma / alpha by a polynomial through the last estimates (PLMS, arXiv:2202.09778).
 
     d(x / alpha) = eps du, so x_s = alpha_s (x / alpha_t + sum_k w_k eps_k), where w_k are the integrals of the Lagrange
-    polynomials from u_t to u_s: the classical coefficients where the u are evenly spaced, and right where they are not.
-    Of third order the first step is the trapezoid's; this order holds where alpha > 0 at the start, and was measured as
-    2.4 from alpha = 0.
+    polynomials from u_t to u_s: for evenly spaced u these are the classical coefficients.  With order 3 the first step is the
+    trapezoid's; this order holds if alpha > 0 at the start, and from alpha = 0 the measured order is 2.4.
     """
 
     def __init__(self, order: Annotated[int, Field(ge=1, le=3)] = 3) -> None:
@@ -231,24 +229,24 @@ class AdamsBashforth(Sampler):
         self.terms = self.order = order
 
     def extra_evaluations(self, first: bool) -> int:
-        """Return one for the first step of a third-order walk."""
+        """Return one for the first step of order 3."""
         return int(first and self.terms == 3)
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Past | None) -> tuple[Tensor, Past]:
-        """Return x at time s and the estimates to remember."""
+        """Return x at time s and the estimates for the next step."""
         (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
         position, past = math.inf if denoise.schedule.is_pure_noise(now.t) else float(sigma_t / alpha_t), memory or []
-        kept = remember(position, now.pair.eps, past, self.terms - 1)
+        stored = remember(position, now.pair.eps, past, self.terms - 1)
         if memory is None and self.terms == 3:
-            return trapezoid(denoise, now, s), kept
+            return trapezoid(denoise, now, s), stored
         x = now.pair.mix(alpha_s, sigma_s)
         if past:
             estimates = [(position, now.pair.eps), *past]
             gains = lagrange_integrals([p for p, _ in estimates], position, float(sigma_s / alpha_s))
             for (_, eps), gain in zip(estimates[1:], gains[1:], strict=True):
-                share = float(alpha_s) * gain  # the weights sum to u_s - u_t, which the DDIM step has given to eps
+                share = float(alpha_s) * gain  # the weights sum to u_s - u_t, which the DDIM step has applied to eps
                 x = x.add_(eps, alpha=share).sub_(now.pair.eps, alpha=share)
-        return x, kept
+        return x, stored
 
 
 def lagrange_integrals(nodes: list[float], start: float, end: float) -> list[float]:

@@ -17,7 +17,7 @@ from reverie.diffusion.samplers.loop import Frame, Sampler
 from reverie.diffusion.schedule import Schedule
 
 
-def _renewed(schedule: Schedule, t: float, s: float) -> Coefficient:
+def _resampled(schedule: Schedule, t: float, s: float) -> Coefficient:
     """Return the fraction of sigma_s² that q(x_s | x_t, x0) resamples: 1 - (alpha_t sigma_s / (alpha_s sigma_t))²."""
     (alpha_t, sigma_t), (alpha_s, sigma_s) = schedule(t), schedule(s)
     return max(0.0, 1 - (alpha_t * sigma_s / (alpha_s * sigma_t)) ** 2)
@@ -38,15 +38,15 @@ class DDIM(Sampler):
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
         """Return x at time s."""
         alpha_s, sigma_s = denoise.schedule(s)
-        if self.eta == 0:  # no noise is drawn that would be multiplied by zero
+        if self.eta == 0:  # deterministic: draws no noise
             return now.pair.mix(alpha_s, sigma_s), None
-        k = self.eta**2 * _renewed(denoise.schedule, now.t, s)
+        k = self.eta**2 * _resampled(denoise.schedule, now.t, s)
         x = now.pair.mix(alpha_s, sigma_s * sqrt(1 - k))
         return combine(1.0, x, sigma_s * sqrt(k), noise.like(x)), None
 
 
 VARIANCES: dict[str, Callable[[Schedule, float, float], Coefficient]] = {
-    "posterior": lambda schedule, t, s: schedule(s)[1] ** 2 * _renewed(schedule, t, s),
+    "posterior": lambda schedule, t, s: schedule(s)[1] ** 2 * _resampled(schedule, t, s),
     "forward": lambda schedule, t, s: _forward(schedule(t), schedule(s)),
 }
 
@@ -59,18 +59,18 @@ def _forward(at_t: Row, at_s: Row) -> Coefficient:
 def ancestral(schedule: Schedule, t: float, s: float) -> Row:
     """Return a, b such that the mean of q(x_s | x_t, x0) is a x0 + b eps: alpha_s and sigma_s sqrt(1 - k), k as in DDIM."""
     alpha_s, sigma_s = schedule(s)
-    return alpha_s, sigma_s * sqrt(1 - _renewed(schedule, t, s))
+    return alpha_s, sigma_s * sqrt(1 - _resampled(schedule, t, s))
 
 
 Variance = Literal["posterior", "forward", "optimal", "learned"]
 
 
 def step_variance(name: str, schedule: Schedule, t: float, s: float, guess: Pair) -> float | Tensor:
-    """Return the variance of p(x_s | x_t) for an estimate of x0: a number, or one per number of the data.
+    """Return the variance of p(x_s | x_t) for an estimate of x0: a number, or a tensor with one per number of the data.
 
-    q(x_s | x_t, x0) has the variance sigma_s² k and its mean depends on x0 by alpha_s k, k as in DDIM, so if x0 given x_t has
-    the variance v, x_s has sigma_s² k + (alpha_s k)² v.  "posterior" is v = 0 and "forward" v = sigma² / (alpha² + sigma²);
-    "optimal" and "learned" have v from the estimate (arXiv:2201.06503, theorem 1; arXiv:2206.07309).
+    q(x_s | x_t, x0) has the variance sigma_s² k and its mean depends on x0 with factor alpha_s k, k as in DDIM, so if x0 given
+    x_t has the variance v, x_s has sigma_s² k + (alpha_s k)² v.  "posterior" is v = 0 and "forward" v = sigma² / (alpha² +
+    sigma²); "optimal" and "learned" take v from the estimate (arXiv:2201.06503, theorem 1; arXiv:2206.07309).
     """
     if name in VARIANCES:
         return float(VARIANCES[name](schedule, t, s))
@@ -79,7 +79,7 @@ def step_variance(name: str, schedule: Schedule, t: float, s: float, guess: Pair
             f"the variance {name!r} needs an estimate with a variance, and this one has none; use variance=posterior"
             " or forward" + (", or train with --variance learned" if name == "learned" else " where you steer")
         )
-    k, (alpha_s, sigma_s) = _renewed(schedule, t, s), schedule(s)
+    k, (alpha_s, sigma_s) = _resampled(schedule, t, s), schedule(s)
     return guess.variance * float((alpha_s * k) ** 2) + float(sigma_s**2 * k)
 
 
@@ -106,7 +106,7 @@ class DDPM(Sampler):
 
 
 class SigmaSpace(Sampler):
-    """Step in y = x / alpha, u = sigma / alpha, with momentum gamma and a share of fresh noise mu (arXiv:2306.04848).
+    """Step in y = x / alpha, u = sigma / alpha, with momentum gamma and a fraction mu of fresh noise (arXiv:2306.04848).
 
     y_s = y + (u' - u_t) e + sqrt(u_s² - u'²) z,  u_s = u_t^mu u'^(1 - mu),  e = gamma eps + (1 - gamma) eps_before
     mu=0, gamma=1 is DDIM.  mu=1/2, gamma=1 has u' = u_s² / u_t and is DDPM with the posterior variance.
@@ -120,16 +120,16 @@ class SigmaSpace(Sampler):
         self.mu, self.gamma, self.order = mu, gamma, None if mu else 1
 
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: Any) -> tuple[Tensor, Any]:
-        """Return x at time s and the noise estimate to remember."""
+        """Return x at time s and the noise estimate for the next step."""
         (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
         u_s = sigma_s / alpha_s
-        aim = u_s * (alpha_t * u_s / sigma_t) ** (self.mu / (1 - self.mu))  # u', with 1 / u_t finite for alpha = 0
-        x = now.pair.mix(alpha_s, alpha_s * aim)
+        target = u_s * (alpha_t * u_s / sigma_t) ** (self.mu / (1 - self.mu))  # u', with 1 / u_t finite for alpha = 0
+        x = now.pair.mix(alpha_s, alpha_s * target)
         if memory is not None and self.gamma > 1 and not denoise.schedule.is_pure_noise(now.t):
-            lead = alpha_s * (aim - sigma_t / alpha_t) * (self.gamma - 1)
-            x = combine(1.0, x, lead, now.pair.eps - memory)
+            weight = alpha_s * (target - sigma_t / alpha_t) * (self.gamma - 1)
+            x = combine(1.0, x, weight, now.pair.eps - memory)
         if self.mu:
-            x = combine(1.0, x, alpha_s * sqrt(u_s**2 - aim**2), noise.like(x))
+            x = combine(1.0, x, alpha_s * sqrt(u_s**2 - target**2), noise.like(x))
         return x, now.pair.eps
 
 
@@ -157,6 +157,6 @@ class EulerMaruyama(Sampler):
         if denoise.schedule.is_pure_noise(now.t):
             return DDPM().step(denoise, now, s, noise, None)
         d_alpha, d_sigma = denoise.schedule.rates(now.t)
-        pull = d_alpha / alpha * sigma
-        x = combine(1.0, now.x, s - now.t, now.pair.mix(d_alpha, 2 * d_sigma - pull))
-        return combine(1.0, x, sqrt(2 * sigma * (d_sigma - pull) * (now.t - s)), noise.like(x)), None
+        drift = d_alpha / alpha * sigma
+        x = combine(1.0, now.x, s - now.t, now.pair.mix(d_alpha, 2 * d_sigma - drift))
+        return combine(1.0, x, sqrt(2 * sigma * (d_sigma - drift) * (now.t - s)), noise.like(x)), None

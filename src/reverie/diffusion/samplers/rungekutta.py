@@ -17,8 +17,8 @@ from reverie.diffusion.samplers.loop import Frame, Sampler
 from reverie.diffusion.samplers.multistep import trapezoid
 from reverie.diffusion.schedule import Schedule
 
-FAR = 1000.0  # sigma / alpha
-MAX_CHURN = math.sqrt(2) - 1  # above it more noise would be added than there is (arXiv:2206.00364)
+TRAPEZOID_ABOVE = 1000.0  # sigma / alpha above which the step is the trapezoidal rule
+MAX_CHURN = math.sqrt(2) - 1  # above it more noise would be added than x contains (arXiv:2206.00364)
 
 
 class Heun(Sampler):
@@ -55,7 +55,7 @@ class Heun(Sampler):
     def step(self, denoise: Denoiser, now: Frame, s: float, noise: Noise, memory: None) -> tuple[Tensor, None]:
         """Return x at time s."""
         (alpha_t, sigma_t), (alpha_s, sigma_s) = denoise.schedule(now.t), denoise.schedule(s)
-        if sigma_t > FAR * alpha_t:
+        if sigma_t > TRAPEZOID_ABOVE * alpha_t:
             return trapezoid(denoise, now, s), None
         x = now.pair.mix(alpha_s, sigma_s)
         half = (sigma_s - alpha_s * sigma_t / alpha_t) / 2
@@ -103,11 +103,11 @@ def straight(schedule: Schedule, t: float) -> tuple[float, float]:
 
 
 def straight_time(schedule: Schedule, w: Tensor) -> Tensor:
-    """Return the times of the places w of the straight path, (B,), under a schedule."""
+    """Return the times at positions w of the straight path: (B,)."""
     return torch.as_tensor(schedule.invert(2 * (torch.log1p(-w) - torch.log(w))))
 
 
 def straight_slope(denoise: Denoiser, y: Tensor, t: Tensor, cond: Tensor | None = None) -> Tensor:
-    """Return eps - x0 on the straight path at the places of times t, (B,)."""
+    """Return eps - x0 on the straight path at times t.  y: (B, ...); t: (B,)."""
     alpha, sigma = denoise.schedule(t)
     return denoise(expand(alpha + sigma, y) * y, t, cond).mix(-1.0, 1.0)

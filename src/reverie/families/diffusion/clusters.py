@@ -3,7 +3,7 @@
 Without them a small network mixes image types, such as strokes of two digits in one sample.  k-means on downscaled images finds
 the clusters without labels.  In training the network is conditioned on the cluster of each image.  Sampling draws a cluster by
 its frequency given the label (arXiv:2210.06462, section 3, with features of another network).  Image editing and restoration
-use the network without clusters.
+use the network without cluster conditioning.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from reverie.families.em import k_means_plus_plus
 MAX_CLUSTERS = 1024
 MAX_DEFAULT, IMAGES_PER_CLUSTER, MIN_IMAGES = 300, 40, 300  # default number of clusters; below MIN_IMAGES, none
 SIDE = 16  # maximum side of the downscaled images in pixels
-FITTED, COUNTED = 10_000, 60_000  # images that k-means uses, and images for the frequencies of clusters
+MAX_FIT_IMAGES, MAX_COUNT_IMAGES = 10_000, 60_000  # for k-means, and for the frequencies of clusters
 MAX_READ = 4096  # images for fitting and counting if data are not in memory
 ROUNDS = 30  # maximum iterations of k-means
 CLUSTER_DRAW = 2**30 + 1  # position of the cluster in each sample's random stream
@@ -54,7 +54,7 @@ def downscale(x: Tensor) -> Tensor:
 def k_means(x: Tensor, count: int, seed: int = 0, deadline: Deadline | None = None) -> Tensor:
     """Return cluster centres by Lloyd's algorithm from k-means++ starts: (count, D).  x: (N, D).
 
-    An empty cluster keeps its centre.  With fewer than `count` distinct data the last centre is repeated.  No
+    An empty cluster keeps its centre.  With fewer than `count` distinct data points, the last centre is repeated.  No
     iteration starts after the deadline.
     """
     x, deadline = x.double(), deadline or Deadline()
@@ -87,17 +87,19 @@ class Clusters(nn.Module):
         return len(self.centres)
 
     def fit(self, data: Dataset, deadline: Deadline | None = None) -> None:
-        """Fit the centres to training images and count the clusters; deterministic unless the deadline ends it."""
+        """Fit the centres to training images and count the clusters; deterministic unless the deadline stops it early."""
 
         def fit_centres(vectors: Tensor) -> None:
-            self.centres.copy_(k_means(vectors[evenly_spaced_indices(len(vectors), FITTED)], len(self), deadline=deadline))
+            self.centres.copy_(
+                k_means(vectors[evenly_spaced_indices(len(vectors), MAX_FIT_IMAGES)], len(self), deadline=deadline)
+            )
 
         self.count(data, fit_centres)
 
     def count(self, data: Dataset, fit: Callable[[Tensor], object] = lambda vectors: None) -> None:
         """Call `fit` with the downscaled images, (N, D), and count labels in each cluster."""
-        most = COUNTED if isinstance(data.x, Tensor) else MAX_READ
-        batches = map(data.batch, evenly_spaced_indices(len(data), most).split(chunk_size(data.shape, 1024)))
+        max_images = MAX_COUNT_IMAGES if isinstance(data.x, Tensor) else MAX_READ
+        batches = map(data.batch, evenly_spaced_indices(len(data), max_images).split(chunk_size(data.shape, 1024)))
         parts = [(downscale(x), labels) for x, labels in batches]
         vectors = torch.cat([x for x, _ in parts])
         fit(vectors)
@@ -120,8 +122,8 @@ class Clusters(nn.Module):
 
     def one_hot(self, clusters: Tensor, before: int) -> Tensor:
         """Return one-hot clusters after `before` zeros: (B, before + K).  clusters: (B,)."""
-        one = functional.one_hot(clusters.to(self.centres.device), len(self)).to(self.centres.dtype)
-        return functional.pad(one, (before, 0))
+        encoded = functional.one_hot(clusters.to(self.centres.device), len(self)).to(self.centres.dtype)
+        return functional.pad(encoded, (before, 0))
 
 
 class WithClusters(Denoiser):

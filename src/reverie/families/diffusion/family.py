@@ -52,7 +52,7 @@ from reverie.families.model import Family, FamilyPlan, Likelihood, PlanRequest
 from reverie.nets import NETWORKS
 
 SPEED = {True: 6e10, False: 5e12}  # approximate FLOP/s of a CPU with two cores and of a GPU
-STD_SAMPLE = 2000  # images for the standard deviation of the data
+STD_SAMPLE = 2000  # number of images for the standard deviation of the data
 NETWORK_PREFIX = "denoiser.net."  # of the network's keys in the model's state dict
 DENOISER_PREFIX, CODEC_PREFIX, CLUSTERS_PREFIX = "denoiser.", "codec.", "clusters."
 RECORDED_OPTIONS = ("purpose", "weight", "variance", "times", "label_dropout", "sigma_data", "codec")
@@ -70,7 +70,7 @@ def data_std(dataset: Dataset) -> float:
 
 
 def form_of(data: Dataset, shape: tuple[int, ...]) -> Dataset:
-    """Return an empty dataset of the same size with another shape, to plan for; the dataset itself if the shape is equal."""
+    """Return an empty dataset of the same length with another shape, for planning; the dataset itself if shapes are equal."""
     if shape == data.shape:
         return data
     return Dataset(data.name, torch.empty(len(data), *shape, dtype=torch.uint8, device="meta"), None, data.label_names)
@@ -132,11 +132,11 @@ class DiffusionFamily(Family[DiffusionSettings]):
             parse_augmentations(requested["augment"])
         if requested.get("network") is not None:
             network = parse(requested["network"])
-            if taken := [key for key in DATA_OPTIONS if key in network]:
-                raise UserError(f"the network's {taken[0]} follows from the data; leave it out of --network")
-            known: Spec = PRESETS.get(str(network.get("name")), {})
+            if fixed := [key for key in DATA_OPTIONS if key in network]:
+                raise UserError(f"the network's {fixed[0]} follows from the data; leave it out of --network")
+            preset: Spec = PRESETS.get(str(network.get("name")), {})
             pick({**NETWORKS, **PRESETS}, str(network.get("name")), "network")
-            complete(NETWORKS, {**known, **network, "name": known.get("name", network["name"])}, "network")
+            complete(NETWORKS, {**preset, **network, "name": preset.get("name", network["name"])}, "network")
 
     def held_out_measure(self, settings: DiffusionSettings) -> str:
         """Return the loss with all settings that change its value."""
@@ -151,26 +151,26 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if parse(requested.get("network", "")).get("name") == "diffusers-unet":
             requested = FOR_DIFFUSERS | requested
         codec: Spec = requested.get("codec", {"name": "pixels"})
-        by_bound, coded = requested.get("purpose") == "likelihood", codec["name"] == "latent"
-        if coded and by_bound:
+        for_bound, is_latent = requested.get("purpose") == "likelihood", codec["name"] == "latent"
+        if is_latent and for_bound:
             raise UserError("latent diffusion has no pixel likelihood; train for the likelihood with --no-latent")
         if "codec" in requested:
             pass
         elif data.kind != "images":
             codec = standard_spec(request.train.batch(torch.arange(len(request.train)))[0])
-        elif by_bound:
+        elif for_bound:
             codec = codec_of(request.train)
         shape = model_shape(codec, data.shape)
         with torch.device("meta"):
             levels = build(ALL_CODECS, codec, "codec").levels
-        if by_bound:
+        if for_bound:
             requested = for_likelihood(levels) | requested
         if requested.get("schedule") is not None and parse(requested["schedule"]).get("name") == "learned":
             requested = {"weight": "vlb"} | requested
         if parse(requested.get("weight", "uniform"))["name"] in ("vlb", "mixed"):  # other times would reweight the bound
             requested = {"times": "stratified"} | requested
         planned = plan(form_of(data, shape), request.minutes, request.steps)
-        if by_bound and data.kind != "images":
+        if for_bound and data.kind != "images":
             planned = replace(planned, network=NETWORK_OF_POINTS)
         times = {"times": planned.settings["times"]} if "times" in planned.settings else {}
         training = {key: value for key, value in planned.settings.items() if key != "times"} | dict(request.training)
@@ -179,19 +179,21 @@ class DiffusionFamily(Family[DiffusionSettings]):
         full = network_for(shape, len(data.label_names), network)
         check_width(full)
         passes = self._passes(full, training, request)
-        default = augment_for_likelihood(passes) if by_bound and data.kind == "images" else "auto"
+        default = augment_for_likelihood(passes) if for_bound and data.kind == "images" else "auto"
         if request.train.conditions is not None and request.train.conditions.form.image is not None:
             default = "none"  # augmentation does not transform the image of the condition
-        augment, why = choose_augment(requested.get("augment", default), request.train, passes, request.seed, request.progress)
-        reasons += (why,) if why else ()
+        augment, reason = choose_augment(
+            requested.get("augment", default), request.train, passes, request.seed, request.progress
+        )
+        reasons += (reason,) if reason else ()
         clusters = self._clusters(requested, full["name"], request)
         full |= {"cond_dim": n} if (n := len(conditioned_entries(augment, data.shape)) + clusters) else {}
-        if (slow := slow_size(full)) and "stem" not in network:
-            reasons += (slow,)
-        if by_bound and full["name"] == "unet" and "dropout" not in network and passes > MANY_PASSES:
+        if (note := slow_size(full)) and "stem" not in network:
+            reasons += (note,)
+        if for_bound and full["name"] == "unet" and "dropout" not in network and passes > MANY_PASSES:
             full["dropout"] = DROPOUT
             reasons += (f"dropout {DROPOUT:g}: each image is seen about {passes:,.0f} times",)
-        if data.kind == "images" and training.get("minutes") and request.device == "cpu" and not (by_bound or coded):
+        if data.kind == "images" and training.get("minutes") and request.device == "cpu" and not (for_bound or is_latent):
             reasons += (expectation(data.shape, training["minutes"]),)
         if requested.get("target") == "levels" and levels is not None:
             full |= {"inputs": 2, "outputs": min(FEATURES, levels)}
@@ -209,7 +211,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         try:
             settings = DiffusionSettings.model_validate({
                 "target": requested.get("target", planned.target), "codec": codec, **times,
-                "sigma_data": 1.0 if coded else data_std(request.train),
+                "sigma_data": 1.0 if is_latent else data_std(request.train),
                 "schedule": complete(SCHEDULES, requested.get("schedule", planned.schedule), "schedule"), "network": full,
                 "loss": complete(LOSSES, requested.get("loss", "mse"), "loss"), "augment": augment, **recorded,
             })  # fmt: skip
@@ -226,8 +228,8 @@ class DiffusionFamily(Family[DiffusionSettings]):
                 others = " or ".join(CONDITIONED_NETWORKS)
                 raise UserError(f"the network {network} takes no clusters; give --network {others}, or leave --clusters out")
             return int(requested["clusters"])
-        able = network in CONDITIONED_NETWORKS and request.data.kind == "images" and request.train.conditions is None
-        return default_cluster_count(len(request.train)) if able and requested.get("purpose") != "likelihood" else 0
+        supported = network in CONDITIONED_NETWORKS and request.data.kind == "images" and request.train.conditions is None
+        return default_cluster_count(len(request.train)) if supported and requested.get("purpose") != "likelihood" else 0
 
     def _passes(self, network: Spec, training: Mapping[str, Any], request: PlanRequest) -> float:
         """Return how often a training sees each datum, by its steps or an estimate for its minutes."""
@@ -236,8 +238,8 @@ class DiffusionFamily(Family[DiffusionSettings]):
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
             net = build(NETWORKS, network, "network")
             net(torch.zeros(1, *shape_of(network)), torch.zeros(1))
-        seen = 60 * float(training["minutes"]) * SPEED[request.device == "cpu"] / (3 * max(1, counter.get_total_flops()))
-        return float(seen / len(request.train))
+        samples = 60 * float(training["minutes"]) * SPEED[request.device == "cpu"] / (3 * max(1, counter.get_total_flops()))
+        return float(samples / len(request.train))
 
     def network(self, form: Dataset, minutes: float | None, steps: int | None, requested: Mapping[str, Any]) -> Spec | None:
         """Return the requested or planned network; raise a UserError for a shape that it cannot take."""
@@ -282,11 +284,11 @@ class DiffusionFamily(Family[DiffusionSettings]):
         if (table := tables.get(key)) is not None:
             return complete(table, value, key) == complete(table, getattr(settings, key), key)
         if key == "network":
-            spec, stored = parse(value), complete(NETWORKS, settings.network, "network")  # with options it was stored without
+            spec, stored = parse(value), complete(NETWORKS, settings.network, "network")  # missing options are defaults
             planned = network_for(model_shape(settings.codec, shape), labels, spec)
-            free = {"stem", "widths", "attention", "cond_dim", "inputs", "outputs", "dropout", *CONDITION_OPTIONS}
-            free -= spec.keys()
-            return all(planned.get(k) == v for k, v in stored.items() if k not in free)
+            ignored = {"stem", "widths", "attention", "cond_dim", "inputs", "outputs", "dropout", *CONDITION_OPTIONS}
+            ignored -= spec.keys()
+            return all(planned.get(k) == v for k, v in stored.items() if k not in ignored)
         if key == "augment":
             return value == "auto" or (() if value == "none" else parse_augmentations(value)) == settings.augment
         return super().matches(settings, key, value, shape, labels)

@@ -17,7 +17,7 @@ from reverie.families.model import FAMILIES, FamilySettings, Model
 from reverie.families.vae.autoencoder import Autoencoder
 from reverie.families.vae.model import VAE
 
-MEASURED = 512  # training data, at most, for the moments of codes and the reconstruction error
+MAX_DATA = 512  # training data for the moments of codes and the reconstruction error
 MIN_STD = 1e-4  # lower limit of a channel's standard deviation
 Side = Annotated[int, Field(ge=1, le=16384)]
 MOMENTS = ("code_mean", "code_spread")  # buffers of an autoencoder that only its own sampling uses
@@ -49,9 +49,9 @@ def autoencoder_of(settings: FamilySettings, shape: tuple[int, ...]) -> Autoenco
 class LatentCodec(Codec):
     """z = (E(x) - mean) / std and x = D(mean + std z), with the mean of an autoencoder's encoder E and its decoder D.
 
-    autoencoder: its settings, the table [family] of its run; shape: of its images.  `take` copies the weights from a run and
-    measures mean and std per channel; all are frozen.  error: mean squared error of reconstructed training images, in user
-    units; lost: that error as a share of the images' variance.
+    autoencoder: settings of the autoencoder, the table [family] of its run; shape: of its images.  `take` copies the weights
+    from a run and measures mean and std per channel; all of them are frozen.  error: mean squared error of reconstructed
+    training images, in user units; lost: this error relative to the variance of the images.
     """
 
     lossy = True
@@ -90,8 +90,8 @@ class LatentCodec(Codec):
     def known_cells(self, seen: Tensor) -> Tensor:
         """Return which values of a code are known: those whose pixels are all known.  seen: (C, H, W) bool."""
         channels, height, width = self.autoencoder.latent
-        whole: Tensor = seen.all(0).unflatten(0, (height, -1)).unflatten(2, (width, -1)).all(3).all(1)
-        return whole.expand(channels, -1, -1)
+        known: Tensor = seen.all(0).unflatten(0, (height, -1)).unflatten(2, (width, -1)).all(3).all(1)
+        return known.expand(channels, -1, -1)
 
     def log_cell(self, shape: tuple[int, ...]) -> float:
         """Raise a UserError: codes have no pixel likelihood."""
@@ -100,12 +100,11 @@ class LatentCodec(Codec):
     @torch.no_grad()
     def take(self, model: Model, data: Dataset) -> None:
         """Copy the weights of a trained autoencoder, and measure its codes and reconstruction error on training data."""
-        kept = {name: tensor for name, tensor in model.state_dict().items() if name not in MOMENTS}
-        own = self.autoencoder.state_dict()
-        self.autoencoder.load_state_dict({**own, **kept})
+        weights = {name: tensor for name, tensor in model.state_dict().items() if name not in MOMENTS}
+        self.autoencoder.load_state_dict({**self.autoencoder.state_dict(), **weights})
         device = self.mean.device
         codes, errors = [], []
-        x = data.subsample(MEASURED)
+        x = data.subsample(MAX_DATA)
         for part in x.split(chunk_size(data.shape, 64)):
             code = self.autoencoder.to_latent(part.to(device))
             codes.append(code.double().cpu())

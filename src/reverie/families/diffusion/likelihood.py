@@ -44,12 +44,12 @@ class DiffusionLikelihood(TrainedModel):
         cell = self.codec.log_cell(self.shape)  # raises for autoencoder codes, before data are encoded
         z, noise, levels, denoiser = self.codec.encode(x), Noise(seeds), self.codec.levels, self.denoiser
         if levels is None:
-            found = log_prob(denoiser, z, noise, cond, probes=probes, tolerance=tolerance)
-            return replace(found, nats=found.nats + cell)
+            result = log_prob(denoiser, z, noise, cond, probes=probes, tolerance=tolerance)
+            return replace(result, nats=result.nats + cell)
         check_data(z, levels)
-        made = pick(DEQUANTISERS, dequantiser or self.dequantiser, "dequantiser")(denoiser.schedule, z, noise, levels)
-        found = log_prob(denoiser, made.x, noise, cond, probes=probes, tolerance=tolerance, end=made.end)
-        return replace(found, nats=found.nats - made.log_q)
+        dequantised = pick(DEQUANTISERS, dequantiser or self.dequantiser, "dequantiser")(denoiser.schedule, z, noise, levels)
+        result = log_prob(denoiser, dequantised.x, noise, cond, probes=probes, tolerance=tolerance, end=dequantised.end)
+        return replace(result, nats=result.nats - dequantised.log_q)
 
     def best_end(self, x: Tensor, cond: Tensor | None, seeds: Tensor) -> float:
         """Return the end time that minimizes the bound of these data; x: (B, ...), seeds: (B,)."""
@@ -73,12 +73,12 @@ class DiffusionLikelihood(TrainedModel):
         cell = self.codec.log_cell(self.shape)
         z, noise, levels = self.codec.encode(x), Noise(seeds), self.codec.levels
         if grid is None:
-            found = continuous_bound(denoiser, z, noise, cond, draws, levels, end=end)
+            result = continuous_bound(denoiser, z, noise, cond, draws, levels, end=end)
         else:
-            found = bound(denoiser, z, _down_to(grid, end), noise, cond, variance, levels)
+            result = bound(denoiser, z, _down_to(grid, end), noise, cond, variance, levels)
         if levels is not None:
-            return found
-        return replace(found, reconstruction=found.reconstruction - cell)
+            return result
+        return replace(result, reconstruction=result.reconstruction - cell)
 
     def importance_weighted(
         self, x: Tensor, cond: Tensor | None, seeds: Tensor, grid: Tensor, variance: str = "posterior", paths: int = 16,
@@ -87,9 +87,9 @@ class DiffusionLikelihood(TrainedModel):
         """Return the importance-weighted bound of DDPM's chain with several paths per datum, in nats; see `bound`."""
         levels, cell = self.codec.levels, self.codec.log_cell(self.shape)
         z, denoiser = self.codec.encode(x), self._with_variance(variance, error)
-        found = importance_weighted(denoiser, z, _down_to(grid, end), Noise(seeds), cond, variance, levels, paths)
+        result = importance_weighted(denoiser, z, _down_to(grid, end), Noise(seeds), cond, variance, levels, paths)
         cell = 0.0 if levels is not None else cell
-        return replace(found, nats=found.nats - cell, single=found.single - cell)
+        return replace(result, nats=result.nats - cell, single=result.single - cell)
 
     def _with_variance(self, variance: str, error: ErrorCurve | None) -> Denoiser:
         """Return the denoiser with the variance that the chain's steps need."""

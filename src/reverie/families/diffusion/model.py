@@ -36,13 +36,13 @@ from reverie.families.diffusion.sampling import STEERING, SamplingProfile, build
 from reverie.families.model import SamplingInputs
 from reverie.nets.dropout import seeded_dropout
 
-HISTOGRAMS_OF = 20_000  # data for the initial histograms of a level denoiser, where data are not in memory
+MAX_HISTOGRAM_DATA = 20_000  # data for the initial histograms of a level denoiser, where data are not in memory
 # Weight of the bound in the loss of networks with learned variances.  arXiv:2102.09672 uses 0.001 for 10^6 steps; in a few
 # hundred steps on digits8, 0.03 improved the bound by 0.05 bits/dim at 10 steps, and did not change the held-out loss.
 VARIANCE_SHARE = 0.03
-CLUSTERS_HIDDEN = 0.1  # share of data trained without clusters, as editing and restoration use the network
-MISSING = -1e9  # stands for NaN, a missing condition, in stored condition vectors, which must be finite
-VARIANCE_STEPS = 20  # of the chain in that bound, where training is in continuous time
+CLUSTER_DROPOUT = 0.1  # probability of training without the cluster, for editing and restoration
+MISSING = -1e9  # replaces NaN, a missing condition, in stored condition vectors, which must be finite
+VARIANCE_STEPS = 20  # steps of the chain in this bound if training is in continuous time
 
 
 class Diffusion(DiffusionLikelihood):
@@ -186,7 +186,7 @@ class Diffusion(DiffusionLikelihood):
         return Clip(denoiser) if self.clips else denoiser
 
     def _with_clusters(self, inputs: SamplingInputs) -> Callable[[NetDenoiser], Denoiser]:
-        """Return a wrapper that conditions a network on sampled clusters; the identity where steering decides the content."""
+        """Return a wrapper that conditions a network on sampled clusters; the identity if steering determines the content."""
         composed = inputs.cond is not None and inputs.cond.ndim > 1
         if composed or any(inputs.options.get(key) is not None for key in ("steer", "origin")):
             return lambda denoiser: denoiser
@@ -271,9 +271,9 @@ class Diffusion(DiffusionLikelihood):
             dropped = torch.rand(len(x), generator=random) < self.label_dropout
             cond = drop_conditions(cond, dropped)
         if self.clusters is not None:  # dropped with the label, and for other data as well
-            dropped |= torch.rand(len(x), generator=torch.Generator().manual_seed(mix_seed(seed, 4))) < CLUSTERS_HIDDEN
-        other = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream independent of the times
-        eps = torch.randn(z.shape, generator=other, device=z.device, dtype=z.dtype)
+            dropped |= torch.rand(len(x), generator=torch.Generator().manual_seed(mix_seed(seed, 4))) < CLUSTER_DROPOUT
+        noise = torch.Generator(z.device).manual_seed(mix_seed(seed, 1))  # a stream independent of the times
+        eps = torch.randn(z.shape, generator=noise, device=z.device, dtype=z.dtype)
         with seeded_dropout(self.denoiser.net, mix_seed(seed, 3)):
             return self.loss_at(Pair(z, eps), t, cond, self.conditioning_of(x, changes, dropped))
 
@@ -281,7 +281,7 @@ class Diffusion(DiffusionLikelihood):
         """Return the loss for given times, noise and conditioning: (B,).
 
         A learned schedule is trained by the bound.  In continuous time the bound trains its ends, and the variance of the loss
-        its course; for a chain of finitely many steps the bound trains all of it.
+        its shape in between; for a chain of finitely many steps the bound trains both.
         """
         d, schedule = self.denoiser, self.denoiser.schedule
         steps = build_weight(self.weight).steps
@@ -311,8 +311,8 @@ class Diffusion(DiffusionLikelihood):
         if self.clusters is not None:
             self.clusters.fit(data, deadline)
         if isinstance(self.denoiser, LatticeDenoiser):
-            most = len(data) if isinstance(data.x, Tensor) else HISTOGRAMS_OF
-            self.denoiser.initialize(self.codec.encode(data.batch(evenly_spaced_indices(len(data), most))[0]).to(self.device))
+            count = len(data) if isinstance(data.x, Tensor) else MAX_HISTOGRAM_DATA
+            self.denoiser.initialize(self.codec.encode(data.batch(evenly_spaced_indices(len(data), count))[0]).to(self.device))
 
     def sample(
         self,

@@ -27,9 +27,9 @@ T_RANGES = 4  # ranges of t for which the held-out loss is reported
 HELD_OUT_DRAWS: dict[Kind, int] = {"points": 2000, "images": 512}  # noised data for the held-out loss
 EVALUATION_BATCH = 256
 LEVELS_AT_ONCE = 2**25  # values times levels in one evaluation of a level denoiser
-LARGE, LARGE_DRAWS = 1024, 256  # values in an image above which a check uses fewer noised data
-ENCODED = 1024  # data encoded at a time
-# Values in an image above which a check uses still fewer, and the smallest number.
+LARGE, LARGE_DRAWS = 1024, 256  # values in an image above which held-out metrics use fewer noised data, and their number
+ENCODING_BATCH = 1024
+# Values in an image above which the number falls further, and its minimum.
 HUGE, HUGE_DRAWS = 3 * 128**2, 8
 OPTIMUM_MOST = 10**8  # values in a training set above which the optimum is not computed
 
@@ -49,29 +49,29 @@ def _batches(model: Diffusion, data: Dataset, seed: int, draws: int) -> Iterator
     schedule, device = model.denoiser.schedule, model.device
     random = torch.Generator().manual_seed(mix_seed(seed, -(2**40)))
     t = schedule.t_min + (1 - schedule.t_min) * (torch.randperm(draws, generator=random) + 0.5).double() / draws
-    most, levels = EVALUATION_BATCH, model.codec.levels
+    batch_size, levels = EVALUATION_BATCH, model.codec.levels
     if levels and isinstance(model.denoiser, LatticeDenoiser):
-        most = min(most, max(1, LEVELS_AT_ONCE // (math.prod(data.shape) * levels)))
-    known: dict[int, Tensor] = {}
-    for part in torch.arange(draws).split(evaluation_batch_size(data.shape, most)):
+        batch_size = min(batch_size, max(1, LEVELS_AT_ONCE // (math.prod(data.shape) * levels)))
+    codes: dict[int, Tensor] = {}
+    for part in torch.arange(draws).split(evaluation_batch_size(data.shape, batch_size)):
         x, labels = data.batch(part % len(data))
         x = x.to(device)
         encode = model.codec.encode
-        z = _encode_once(encode, x, (part % len(data)).tolist(), known) if model.codec.lossy else encode(x)
+        z = _encode_once(encode, x, (part % len(data)).tolist(), codes) if model.codec.lossy else encode(x)
         truth = Pair(z, torch.randn(z.shape, generator=random).to(device))
         cond = labels.to(device) if labels is not None else None
         yield NoisedBatch(t[part], truth, cond, model.conditioning_of(x), model.joint_labels(x, cond))
 
 
-def _encode_once(encode: Callable[[Tensor], Tensor], x: Tensor, numbers: list[int], known: dict[int, Tensor]) -> Tensor:
+def _encode_once(encode: Callable[[Tensor], Tensor], x: Tensor, indices: list[int], codes: dict[int, Tensor]) -> Tensor:
     """Return autoencoder codes, encoding each datum once, because the encoder is slower than the network.
 
-    x: (b, ...) in user units; numbers: indices of these data; known: codes by index, extended by this call.
+    x: (b, ...) in user units; indices: of these data; codes: by index, extended by this call.
     """
-    fresh = {number: k for k, number in enumerate(numbers) if number not in known}
-    if fresh:
-        known.update(zip(fresh, encode(x[list(fresh.values())]), strict=True))
-    return torch.stack([known[number] for number in numbers])
+    missing = {index: k for k, index in enumerate(indices) if index not in codes}
+    if missing:
+        codes.update(zip(missing, encode(x[list(missing.values())]), strict=True))
+    return torch.stack([codes[index] for index in indices])
 
 
 def _levels(model: Diffusion, t: Tensor, loss: Tensor) -> tuple[float, ...]:
@@ -108,11 +108,11 @@ def noised_losses(
 
 
 def check_draws(data: Dataset) -> int:
-    """Return the number of noised data of a check, a function of the data only, so that runs are comparable."""
-    numbers = math.prod(data.shape)
-    if data.kind != "images" or numbers <= LARGE:
+    """Return the number of noised data for held-out metrics, a function of the data only, so that runs are comparable."""
+    size = math.prod(data.shape)
+    if data.kind != "images" or size <= LARGE:
         return HELD_OUT_DRAWS[data.kind]
-    return max(HUGE_DRAWS, min(LARGE_DRAWS, LARGE_DRAWS * HUGE // numbers))
+    return max(HUGE_DRAWS, min(LARGE_DRAWS, LARGE_DRAWS * HUGE // size))
 
 
 @torch.no_grad()
@@ -126,14 +126,14 @@ def held_out_metrics(model: Diffusion, data: Dataset, seed: int) -> dict[str, An
     if not isinstance(model.measure, Squared):
         _, squared = noised_losses(model, data, seed, draws=check_draws(data), measure=SQUARED)
     d = model.denoiser
-    snr, vlb, own = (weight_of(w, d.schedule, t, d.target, d.sigma_data) for w in ("snr", "vlb", model.weight))
+    snr, vlb, training = (weight_of(w, d.schedule, t, d.target, d.sigma_data) for w in ("snr", "vlb", model.weight))
     metrics = {
         "held_out": float(losses.mean()), "held_out_levels": _levels(model, t, losses),
-        "noise_error_levels": _levels(model, t, squared * snr / own),
+        "noise_error_levels": _levels(model, t, squared * snr / training),
     }  # fmt: skip
     if not model.likelihood:
         return metrics
-    integral = (1 - d.schedule.t_min) * float((squared * vlb / own).mean())
+    integral = (1 - d.schedule.t_min) * float((squared * vlb / training).mean())
     nats = integral * math.prod(data.shape) + _ends(model, data, seed)
     return metrics | in_unit(model.codec, model.shape, nats)
 
@@ -148,12 +148,12 @@ def in_unit(codec: Codec, shape: tuple[int, ...], nats: float) -> dict[str, Any]
 def _ends(model: Diffusion, data: Dataset, seed: int) -> float:
     """Return the mean prior and reconstruction terms of the bound in nats; of points as a density in user units."""
     d, levels = model.denoiser, model.codec.levels
-    costs = [
+    terms = [
         prior_kl(d.schedule, batch.truth.x0, 1.0) + reconstruction_nll(d, batch.truth, d.schedule.t_min, batch.cond, levels)
         for batch in _batches(model, data, seed, max(1, check_draws(data) // 4))
     ]
     volume = model.codec.log_cell(model.shape) if levels is None else 0.0
-    return float(torch.cat(costs).double().mean()) - volume
+    return float(torch.cat(terms).double().mean()) - volume
 
 
 def optimum(model: Diffusion, data: Dataset) -> DatasetDenoiser | None:
@@ -165,7 +165,7 @@ def optimum(model: Diffusion, data: Dataset) -> DatasetDenoiser | None:
         return None
     device = model.device
     x = data.batch(torch.arange(len(data)))[0]
-    z = torch.cat([model.codec.encode(part.to(device)) for part in x.split(ENCODED)])
+    z = torch.cat([model.codec.encode(part.to(device)) for part in x.split(ENCODING_BATCH)])
     joint_labels = model.joint_labels(x.to(device), data.labels.to(device) if data.labels is not None else None)
     return DatasetDenoiser(model.denoiser.schedule, z, joint_labels)
 

@@ -20,17 +20,17 @@ MAX_STEPS = 100_000
 PRECISIONS = {"fp32": False, "bf16": True}  # whether the network computes in low precision
 SamplerChoice = tuple[str, int, str]  # sampler, steps and grid
 # Defaults where training has not selected a sampler; docs/developers/experiments/sampling.md has the measurements.  Stochastic
-# samplers correct earlier errors, which deterministic ones keep; of them dpm++sde needs the fewest evaluations.
+# samplers correct earlier errors, which deterministic ones keep; dpm++sde needs the fewest evaluations of them.
 DEFAULTS: dict[str, SamplerChoice] = {
     "points": ("dpm++2m", 20, "uniform"),
     "grey": ("dpm++sde", 12, "uniform"),
-    "colour": ("dpm++sde", 20, "uniform"),  # equals 40 evaluations of ddpm on emoji and photos; 12 are worse
+    "colour": ("dpm++sde", 20, "uniform"),  # matches 40 evaluations of ddpm on emoji and photos; 12 are worse
     "codes": ("dpm++sde", 20, "uniform"),
 }
 # Defaults for steered sampling, which needs more steps, and step counts for samplers other than the default.
 STEERED: dict[Kind, SamplerChoice] = {"points": ("ddim", 50, "uniform"), "images": ("ddpm", 40, "uniform")}
 STUDENT = ("ddpm", 4, "trailing:last=0.5")  # of a distilled model
-QUICK_STUDENT = ("ddpm", 2, "trailing:last=0.5")  # of one distilled by classifier features; 4 gain nothing on MNIST
+QUICK_STUDENT = ("ddpm", 2, "trailing:last=0.5")  # of a model distilled with classifier features; 4 steps do not improve MNIST
 # What a network generates: data or codes in many steps, or data in a few (students).
 SamplingProfile = Literal["data", "codes", "student", "quick student"]
 STUDENTS: dict[SamplingProfile, SamplerChoice] = {"student": STUDENT, "quick student": QUICK_STUDENT}
@@ -59,7 +59,7 @@ def default_sampling(shape: tuple[int, ...], profile: SamplingProfile = "data") 
 def chosen_sampling(
     shape: tuple[int, ...], options: Mapping[str, Any], profile: SamplingProfile = "data", recorded: SamplerChoice | None = None
 ) -> SamplerChoice:
-    """Return sampler, number of steps and grid: the requested, the recorded, or the default ones.
+    """Return sampler, number of steps and grid: as requested, recorded, or by default.
 
     shape: of one datum, in user units.
     """

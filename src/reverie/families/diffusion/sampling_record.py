@@ -42,8 +42,8 @@ Steps = Annotated[int, Field(ge=1, le=MAX_STEPS)]
 class Candidate(ConfigSection):
     """A sampler compared at the end of a training, with its metrics on held-out data.
 
-    distance, error: kernel distance of features, and the standard error of its difference from the smallest; octaves: power
-    spectrum of samples over that of data in each octave, the finest first.
+    distance, error: kernel distance of features, and the standard error of its difference from the smallest; octaves: ratio of
+    the power spectra of samples and data in each octave, the finest first.
     """
 
     sampler: SamplerName
@@ -82,8 +82,8 @@ def default_record(shape: tuple[int, ...], profile: SamplingProfile) -> Sampling
     return SamplingRecord(sampler=sampler, steps=steps, grid=grid)
 
 
-# Defaults of versions that did not record them.  A version is recognized by a key that its tables [family] lack, oldest first;
-# of several defaults of a version, the last is used.
+# Defaults of versions that did not record them, oldest first.  A version is recognized by a key that its tables [family] lack;
+# if the defaults of a version changed, the last are used.
 DDPM, SDE, SDE_GREY, POINTS = (
     STEERED["images"],
     ("dpm++sde", 20, "uniform"),

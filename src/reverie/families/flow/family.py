@@ -21,20 +21,20 @@ from reverie.families.model import Likelihood, PlanRequest
 from reverie.families.planned import PlannedFamily
 
 BINS = 32  # histogram bins of images with more levels
-SHARES = 4096  # training data, at most, for the frequencies of levels
-DENSE_MOST = 1024  # values in an image, at most, for dense networks
-OF_POINTS: dict[str, Any] = {"hidden": 128, "bins": 8}
-OF_SMALL_IMAGES: dict[str, Any] = {"hidden": 256, "bins": 8, "dropout": 0.2}
-BATCHES = {True: 64, False: 256}  # with convolutions and without
+MAX_COUNTED = 4096  # training data for the frequencies of levels
+MAX_DENSE = 1024  # values in an image for dense networks
+POINT_NETWORKS: dict[str, Any] = {"hidden": 128, "bins": 8}
+SMALL_IMAGE_NETWORKS: dict[str, Any] = {"hidden": 256, "bins": 8, "dropout": 0.2}
+BATCHES = {True: 64, False: 256}  # by whether the networks are convolutional
 LAYERS = {"spline": (3, 1), "maf": (5, 3), "realnvp": (8, 8)}  # transforms, of points and of images
 
 
-def shares_of(data: Dataset, codec: Spec) -> torch.Tensor:
+def level_frequencies(data: Dataset, codec: Spec) -> torch.Tensor:
     """Return the frequency of each level in the data: (levels,)."""
-    made = build(CODECS, codec, "codec")
-    assert made.levels is not None
-    rank = ((made.encode(data.subsample(SHARES)) + 1) * ((made.levels - 1) / 2)).round().long()
-    return rank.flatten().bincount(minlength=made.levels).double() / rank.numel()
+    built = build(CODECS, codec, "codec")
+    assert built.levels is not None
+    rank = ((built.encode(data.subsample(MAX_COUNTED)) + 1) * ((built.levels - 1) / 2)).round().long()
+    return rank.flatten().bincount(minlength=built.levels).double() / rank.numel()
 
 
 class FlowFamily(PlannedFamily[FlowSettings]):
@@ -55,18 +55,18 @@ class FlowFamily(PlannedFamily[FlowSettings]):
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return the transform and its networks."""
         shape = request.train.shape
-        of_points, of_images = LAYERS.get(str(request.requested.get("transform")), LAYERS["spline"])
+        point_layers, image_layers = LAYERS.get(str(request.requested.get("transform")), LAYERS["spline"])
         if len(shape) == 1:
-            return {"transform": "spline", "layers": of_points, "codec": codec, **OF_POINTS}
-        halved = all(side % 2 == 0 for side in shape[1:])
-        if request.requested.get("transform") in (None, "multiscale") and halved:
-            return {"transform": "multiscale", "codec": codec, "knots": knots_of(shares_of(request.train, codec), BINS)}
-        if math.prod(shape) > DENSE_MOST:
+            return {"transform": "spline", "layers": point_layers, "codec": codec, **POINT_NETWORKS}
+        is_even = all(side % 2 == 0 for side in shape[1:])
+        if request.requested.get("transform") in (None, "multiscale") and is_even:
+            return {"transform": "multiscale", "codec": codec, "knots": knots_of(level_frequencies(request.train, codec), BINS)}
+        if math.prod(shape) > MAX_DENSE:
             raise UserError(
-                f"images of {math.prod(shape):,} values are too large for a dense flow, limit {DENSE_MOST:,}; give"
+                f"images of {math.prod(shape):,} values are too large for a dense flow, limit {MAX_DENSE:,}; give"
                 " transform=multiscale, and an even --size"
             )
-        return {"transform": "spline", "layers": of_images, "codec": codec, **OF_SMALL_IMAGES}
+        return {"transform": "spline", "layers": image_layers, "codec": codec, **SMALL_IMAGE_NETWORKS}
 
     def training(self, request: PlanRequest, settings: FlowSettings) -> Mapping[str, Any]:
         """Return the batch size and weight decay."""

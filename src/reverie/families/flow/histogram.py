@@ -9,19 +9,19 @@ from torch import Tensor, nn
 
 from reverie.base.distances import finest_dtype
 
-SMALLEST = 1e-6  # smallest mass of a bin, so that the map is invertible
+MIN_MASS = 1e-6  # smallest mass of a bin, so that the map is invertible
 
 
 def knots_of(shares: Tensor, bins: int) -> tuple[int, ...]:
     """Return the edges of bins between levels, from 0 to their number, by repeatedly halving the bin of greatest mass.
 
-    shares: (levels,), the frequency of each level.  Few bins suffice where few levels have most of the mass.
+    shares: (levels,), the frequency of each level.  Few bins suffice if a few levels have most of the mass.
     """
     edges = [0, len(shares)]
     total = torch.cat([torch.zeros(1), shares.double().cpu().cumsum(0)]).tolist()
     while len(edges) <= min(bins, len(shares)):
-        wide = [pair for pair in pairwise(edges) if pair[1] - pair[0] > 1]
-        a, b = max(wide, key=lambda pair: total[pair[1]] - total[pair[0]])
+        divisible = [pair for pair in pairwise(edges) if pair[1] - pair[0] > 1]
+        a, b = max(divisible, key=lambda pair: total[pair[1]] - total[pair[0]])
         middle = (total[a] + total[b]) / 2
         edges = sorted([*edges, min(range(a + 1, b), key=lambda cut: abs(total[cut] - middle))])
     return tuple(edges)
@@ -30,7 +30,7 @@ def knots_of(shares: Tensor, bins: int) -> tuple[int, ...]:
 class Histogram(nn.Module):
     """u = F(v), the distribution function of a piecewise constant density (arXiv:1808.03856, section 4.1).
 
-    knots: edges of the bins in levels, rising from 0 to the number of levels; v in [0, 1), of which level k has [k, k + 1) /
+    knots: edges of the bins in levels, rising from 0 to the number of levels; v in [0, 1), where level k is [k, k + 1) /
     levels.  The logits of the masses are (..., K).  With knots between levels, the density is constant within a level.
     """
 
@@ -56,7 +56,7 @@ class Histogram(nn.Module):
 
     def _log_masses(self, logits: Tensor) -> Tensor:
         mass = logits.softmax(-1)
-        return (mass * (1 - SMALLEST * self.bins) + SMALLEST).log()
+        return (mass * (1 - MIN_MASS * self.bins) + MIN_MASS).log()
 
     def _steps(self, logits: Tensor) -> tuple[Tensor, Tensor]:
         """Return F at the edges, (..., K + 1), and the masses, in a precision that allows inversion."""
@@ -86,7 +86,7 @@ class Histogram(nn.Module):
 
         v: (N, ...).
         """
-        share = torch.nn.functional.one_hot(self.bin_of(v), self.bins).float().mean(0)
-        everywhere = share.reshape(-1, self.bins).mean(0)
-        smoothed = (share * len(v) + everywhere + 1e-3 / self.bins) / (len(v) + 1 + 1e-3)
+        frequency = torch.nn.functional.one_hot(self.bin_of(v), self.bins).float().mean(0)
+        overall = frequency.reshape(-1, self.bins).mean(0)
+        smoothed = (frequency * len(v) + overall + 1e-3 / self.bins) / (len(v) + 1 + 1e-3)
         return smoothed.log()

@@ -23,9 +23,9 @@ from reverie.families.flow.transforms import BEGIN_DATA, FlowTransform
 from reverie.families.model import SamplingInputs, TrainedModel, check_labelled, check_one_label
 from reverie.nets.dropout import seeded_dropout
 
-METRIC_DATA = 1024  # data, at most, for held-out metrics
+METRIC_DATA = 1024  # maximum number of data for held-out metrics
 EVALUATION_BATCH = 256
-TIMED, ROUNDS = 64, 3  # data and repetitions for the time in each direction
+TIMED, ROUNDS = 64, 3  # data and repetitions for the timing of each direction
 
 
 class Flow(TrainedModel):
@@ -101,8 +101,8 @@ class Flow(TrainedModel):
         check_labelled(self.label_count, cond, len(x))
         v, log_p = self._transform_input(x, seeds), list[Tensor]()
         for part in torch.arange(len(v)).split(evaluation_batch_size(self.shape, EVALUATION_BATCH)):
-            own = cond[part].to(self.device) if cond is not None else None
-            log_p.append(self.transform.log_density(v[part], own).double().cpu() + self._log_cell)
+            part_cond = cond[part].to(self.device) if cond is not None else None
+            log_p.append(self.transform.log_density(v[part], part_cond).double().cpu() + self._log_cell)
         nats = torch.cat(log_p)
         return LogProb(nats, torch.zeros_like(nats), 1, "change of variables", self.size)
 
@@ -111,14 +111,14 @@ class Flow(TrainedModel):
         """Return the negative log-likelihood of held-out data in bits/dim or nats, with fixed dequantisation."""
         x, labels = data.batch(torch.arange(min(len(data), chunk_size(self.shape, METRIC_DATA))))
         training = self.transform.training
-        self.transform.eval()  # the raw weights are evaluated without dropout, too
+        self.transform.eval()  # no dropout, for the raw weights as well
         nats = self.log_prob(x, labels if self.label_count else None, image_seeds(seed, len(x))).nats
         self.transform.train(training)
         return in_unit(self.codec, self.shape, -float(nats.mean()))
 
     @torch.no_grad()
     def to_latent(self, x: Tensor, cond: Tensor | None = None, seeds: Tensor | None = None) -> Tensor:
-        """Return the noise z of data, (B, ...); levels are dequantised by the seeds, default 0, 1, ..."""
+        """Return the noise z of data, (B, ...); levels are dequantised with noise of the seeds, default 0, 1, ..."""
         check_labelled(self.label_count, cond, len(x))
         z: Tensor = self.transform(self._transform_input(x, torch.arange(len(x)) if seeds is None else seeds), cond)[0]
         return z

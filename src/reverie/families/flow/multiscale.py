@@ -17,7 +17,7 @@ from reverie.nets.embedding import LabelEmbedding
 
 CORNERS = ((0, 0), (1, 1), (0, 1), (1, 0))  # pixels of a 2x2 square; the first belongs to the coarser image
 STEPS = ((1,), (2, 3))  # corners in generation order; those of one step are diagonal neighbours
-COARSEST = 49  # values up to which an image is not halved but modelled value by value
+COARSEST = 49  # values up to which an image is modelled value by value instead of halved
 COARSEST_MOST = 512
 
 
@@ -54,7 +54,7 @@ def unsqueeze(y: Tensor) -> Tensor:
 
 
 class ConvResidual(nn.Module):
-    """x + conv(silu(conv(silu(x)))); the last convolution begins at zero."""
+    """x + conv(silu(conv(silu(x)))); the last convolution is initialized to zero."""
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Coarsest(nn.Module):
         """Return the logits.  known: (B, D), from -1 to 1."""
         if self.labels and cond is not None:
             known = torch.cat([known, F.one_hot(cond, self.labels).to(known)], 1)
-        if self.net is None:  # one value, with nothing before it
+        if self.net is None:  # a single value
             return self.bias.expand(len(known), -1, -1)
         logits: Tensor = self.net(known).unflatten(1, self.bias.shape) + self.bias
         return logits
@@ -124,9 +124,9 @@ class Coarsest(nn.Module):
 class Multiscale(FlowTransform):
     """x -> u in the unit cube: the coarsest image value by value, then finer ones by couplings (arXiv:1703.03664).
 
-    In a 2x2 square, one pixel is that of the coarser image.  A convolutional network gives the histogram of the diagonal one
-    from all known pixels, then those of the other two, channel by channel.  The networks see levels, so the density is constant
-    within a level, and uniform dequantisation is exact.
+    In a 2x2 square, one pixel belongs to the coarser image.  A convolutional network predicts the histogram of the diagonal
+    pixel from all known pixels, then those of the other two, channel by channel.  The inputs of the networks are levels, so
+    the density is constant within a level, and uniform dequantisation is exact.
     """
 
     uniform = True
@@ -156,9 +156,9 @@ class Multiscale(FlowTransform):
         """Return the steps of each scale, the finest first: known channels, output channels, and the coupling."""
         scales = []
         for k in range(len(self.shapes) - 1):
-            own = self.couplings[k * len(self.steps) : (k + 1) * len(self.steps)]
+            couplings = self.couplings[k * len(self.steps) : (k + 1) * len(self.steps)]
             steps = []
-            for j, (outputs, coupling) in enumerate(zip(self.steps, own, strict=True)):
+            for j, (outputs, coupling) in enumerate(zip(self.steps, couplings, strict=True)):
                 assert isinstance(coupling, Coupling)
                 steps.append((self._known(j), outputs, coupling))
             scales.append(steps)
@@ -183,9 +183,9 @@ class Multiscale(FlowTransform):
         total = x.new_zeros(len(x))
         for steps in self._scales():
             y = squeeze(x)
-            seen = self._level_inputs(y)
+            inputs = self._level_inputs(y)
             for known, step, coupling in steps:
-                logits = coupling(seen[:, known], cond)
+                logits = coupling(inputs[:, known], cond)
                 total = total + self.histogram.log_density(logits, y[:, step]).flatten(1).sum(1)
             x = y[:, : self.shapes[0][0]]
         rest = x.flatten(1)
@@ -193,18 +193,18 @@ class Multiscale(FlowTransform):
 
     def forward(self, x: Tensor, cond: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return u and the log-density."""
-        volume, kept = self.log_density(x, cond), []
+        volume, scales = self.log_density(x, cond), []
         for steps in self._scales():
             y = squeeze(x)
-            seen, u = self._level_inputs(y), y.to(finest_dtype(y))
+            inputs, u = self._level_inputs(y), y.to(finest_dtype(y))
             for known, step, coupling in steps:
-                u[:, step] = self.histogram(coupling(seen[:, known], cond), y[:, step]).to(u)
-            kept.append(u)
+                u[:, step] = self.histogram(coupling(inputs[:, known], cond), y[:, step]).to(u)
+            scales.append(u)
             x = y[:, : self.shapes[0][0]]
         rest = x.flatten(1)
         u = self.histogram(self.coarsest(self._level_inputs(rest), cond), rest).reshape(x.shape)
-        for above in reversed(kept):
-            u = unsqueeze(torch.cat([u, above[:, self.shapes[0][0] :]], 1))
+        for finer in reversed(scales):
+            u = unsqueeze(torch.cat([u, finer[:, self.shapes[0][0] :]], 1))
         return u, volume
 
     def inverse(self, z: Tensor, cond: Tensor | None) -> Tensor:

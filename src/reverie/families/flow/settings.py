@@ -27,7 +27,7 @@ class FlowSettings(FamilySettings):
     """A normalising flow.
 
     transform: realnvp, maf or spline, see `reverie.families.flow.transforms`, or multiscale for images.  layers: number of
-    transforms; hidden: width of dense networks; bins: of a spline.  Of multiscale: widths of the convolutions at each scale,
+    transforms; hidden: width of dense networks; bins: of a spline.  For multiscale: widths of the convolutions at each scale,
     the finest first; blocks: residual blocks; knots: levels at the edges of histogram bins.  dropout: of the networks.
     """
 
@@ -53,8 +53,8 @@ def weights_of(settings: FlowSettings, shape: tuple[int, ...], labels: int) -> i
     """Return the approximate number of parameters of a flow."""
     size, hidden = math.prod(shape), settings.hidden
     if settings.transform != "multiscale":
-        each = 3 * settings.bins if settings.transform == "spline" else 2
-        return settings.layers * hidden * (size + labels + hidden + each * size)
+        outputs = 3 * settings.bins if settings.transform == "spline" else 2
+        return settings.layers * hidden * (size + labels + hidden + outputs * size)
     bins, widest = max(2, len(settings.knots) - 1 if settings.knots else 256), max(settings.widths)
     nets = 2 * shape[0] * widest * (36 * shape[0] + 18 * settings.blocks * widest + size + 2 * bins + labels)
     return 8 * nets + size * bins + hidden * (COARSEST_MOST * (1 + bins) + labels + hidden)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from reverie.base.errors import UserError
 
 EDGE = 0.01  # margin at both ends of the unit interval before the logit of levels
-BEGIN_DATA = 4096  # training data, at most, for initialization
+BEGIN_DATA = 4096  # maximum number of training data for initialization
 LOG_NORMAL = -0.5 * math.log(2 * math.pi)
 Activation = Callable[[], nn.Module]
 
@@ -82,23 +82,23 @@ class DenseFlow(FlowTransform):
     @torch.no_grad()
     def initialize(self, x: Tensor) -> None:
         """Set mean and standard deviation of each value."""
-        y, _ = self._real(x.flatten(1))
+        y, _ = self._to_real(x.flatten(1))
         self.mean.copy_(y.mean(0))
         self.scale.copy_(y.std(0).clamp_min(1e-3))
 
-    def _real(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _to_real(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return y = logit(edge + (1 - 2 edge) x) and the log of its derivative; points unchanged."""
         if not self.levels:
             return x, torch.zeros_like(x)
-        inside = EDGE + (1 - 2 * EDGE) * x
-        return inside.logit(), math.log(1 - 2 * EDGE) - inside.log() - (-inside).log1p()
+        scaled = EDGE + (1 - 2 * EDGE) * x
+        return scaled.logit(), math.log(1 - 2 * EDGE) - scaled.log() - (-scaled).log1p()
 
     def _context(self, cond: Tensor | None) -> Tensor | None:
         return F.one_hot(cond, self.labels).float() if self.labels and cond is not None else None
 
     def forward(self, x: Tensor, cond: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return z and log |det df/dx|."""
-        y, slope = self._real(x.flatten(1))
+        y, slope = self._to_real(x.flatten(1))
         z, volume = self.flow(self._context(cond)).call_and_ladj((y - self.mean) / self.scale)
         return z.reshape(x.shape), volume + slope.sum(1) - self.scale.log().sum()
 
@@ -116,20 +116,20 @@ def activation(dropout: float) -> Activation:
 
 def coupling(layers: int, hidden: int, bins: int, dropout: float) -> Callable[[int, int], Any]:
     """RealNVP (arXiv:1605.08803): half of the values scale and shift the other half; fast in both directions."""
-    wide = {"transforms": layers, "hidden_features": (hidden, hidden), "activation": activation(dropout)}
-    return lambda size, labels: zuko().flows.NICE(size, labels, **wide)
+    options = {"transforms": layers, "hidden_features": (hidden, hidden), "activation": activation(dropout)}
+    return lambda size, labels: zuko().flows.NICE(size, labels, **options)
 
 
 def autoregressive(layers: int, hidden: int, bins: int, dropout: float) -> Callable[[int, int], Any]:
     """MAF (arXiv:1705.07057): each value is scaled and shifted given those before it; sampling needs one pass per value."""
-    wide = {"transforms": layers, "hidden_features": (hidden, hidden), "activation": activation(dropout)}
-    return lambda size, labels: zuko().flows.MAF(size, labels, **wide)
+    options = {"transforms": layers, "hidden_features": (hidden, hidden), "activation": activation(dropout)}
+    return lambda size, labels: zuko().flows.MAF(size, labels, **options)
 
 
 def spline(layers: int, hidden: int, bins: int, dropout: float) -> Callable[[int, int], Any]:
     """Neural spline flow (arXiv:1906.04032), autoregressive: a monotone spline of each value given those before it."""
-    wide = {"transforms": layers, "hidden_features": (hidden, hidden), "activation": activation(dropout), "bins": bins}
-    return lambda size, labels: zuko().flows.NSF(size, labels, **wide)
+    options = {"transforms": layers, "hidden_features": (hidden, hidden), "activation": activation(dropout), "bins": bins}
+    return lambda size, labels: zuko().flows.NSF(size, labels, **options)
 
 
 DENSE: dict[str, Callable[[int, int, int, float], Callable[[int, int], Any]]] = {

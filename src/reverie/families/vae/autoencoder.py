@@ -24,12 +24,12 @@ from reverie.families.vae.maps import MapDecoder, MapEncoder, begin_with_compone
 from reverie.families.vae.model import diagonal_normal
 from reverie.nets.efficientnet import EfficientNetLite0, load_general, perceptual_distance
 
-METRIC_DATA = 1024  # data, at most, for held-out metrics
-CODED = 4096  # training data, at most, for the moments of codes
+METRIC_DATA = 1024  # maximum number of data for held-out metrics
+MAX_CODES = 4096  # training data for the moments of codes
 EVALUATION_BATCH = 128
-FULL_MOST = 512  # values of a code up to which its full covariance is stored
+MAX_FULL_COVARIANCE = 512  # values of a code up to which its full covariance is stored
 FLOOR = 1e-6  # added to a code's variances, as a share of their mean
-MAX_STEPS, WALK = 100_000, 100  # steps of the Markov chain: limit and default
+MAX_STEPS, DEFAULT_STEPS = 100_000, 100  # of the Markov chain
 
 
 class Autoencoder(TrainedModel):
@@ -52,7 +52,7 @@ class Autoencoder(TrainedModel):
         self.encoder, self.decoder, self.latent, self.codec, self.shape = encoder, decoder, latent, codec, shape
         self.label_count, self.kl, numbers = labels, kl, math.prod(latent)
         groups = max(1, labels)
-        moments_shape = (groups, numbers, numbers) if numbers <= FULL_MOST else (groups, numbers)
+        moments_shape = (groups, numbers, numbers) if numbers <= MAX_FULL_COVARIANCE else (groups, numbers)
         self.centre = nn.Buffer(torch.zeros(shape))
         self.code_mean, self.code_spread = (
             nn.Buffer(torch.zeros(groups, numbers)),
@@ -68,8 +68,8 @@ class Autoencoder(TrainedModel):
         return self.codec.decode(z)
 
     def initialize(self, data: Dataset, deadline: Deadline | None = None) -> None:
-        """Set `centre` to the mean of the data; map networks begin as principal components of patches."""
-        x = self.codec.encode(data.subsample(CODED))
+        """Set `centre` to the mean of the data; map networks are initialized with principal components of patches."""
+        x = self.codec.encode(data.subsample(MAX_CODES))
         self.centre.copy_(x.mean(0))
         if isinstance(self.encoder, MapEncoder) and isinstance(self.decoder, MapDecoder):
             begin_with_components(self.encoder, self.decoder, x - x.mean(0))
@@ -126,7 +126,7 @@ class Autoencoder(TrainedModel):
     @torch.no_grad()
     def finalize(self, data: Dataset) -> None:
         """Compute the moments of the training data's codes; labels with few data use those of all data."""
-        index = evenly_spaced_indices(len(data), chunk_size(self.shape, CODED))
+        index = evenly_spaced_indices(len(data), chunk_size(self.shape, MAX_CODES))
         labels = data.labels[index] if data.labels is not None else None
         parts = [self.to_latent(data.batch(part)[0].to(self.device)).cpu() for part in index.split(EVALUATION_BATCH)]
         codes = torch.cat(parts).flatten(1).double()
@@ -169,7 +169,7 @@ class Autoencoder(TrainedModel):
 
     @torch.no_grad()
     def held_out_metrics(self, data: Dataset, seed: int) -> dict[str, Any]:
-        """Return the mean training loss on held-out data, without the KL."""
+        """Return the mean training loss on held-out data without the KL term."""
         return {"held_out": self._mean_error(data, seed, 0.0)}
 
     def _mean_error(self, data: Dataset, seed: int, sigma: float) -> float:
@@ -219,7 +219,7 @@ class DenoisingAutoencoder(Autoencoder):
         """Run the Markov chain and yield every step; the estimate of images is r, before the noise of the next step."""
         noise = Noise(inputs.seeds)
         steps = inputs.options.get("steps")
-        steps = WALK if steps is None else steps
+        steps = DEFAULT_STEPS if steps is None else steps
         if not 1 <= steps <= MAX_STEPS:
             raise UserError(f"--steps must be between 1 and {MAX_STEPS:,}, got {steps}")
         x = self._decoded_samples(inputs, noise)

@@ -24,8 +24,8 @@ from reverie.families.vae.settings import (
 )  # fmt: skip
 from reverie.families.vae.variational import Variational
 
-PATCHED_MOST = 4096  # values in an image above which the latent is a feature map
-FARTHEST = 3.0  # learning rate times steps for small image datasets: 1,700 digits are memorized soon after
+MAX_PATCHED = 4096  # values in an image above which the latent is a feature map
+MAX_PROGRESS = 3.0  # learning rate times steps for small image datasets: 1,700 digits are memorized soon after
 Settings = TypeVar("Settings", bound=LatentSettings)
 Bounded = TypeVar("Bounded", bound=VariationalSettings)
 Levelled = TypeVar("Levelled", bound=HierarchySettings)
@@ -35,7 +35,7 @@ def network_for(shape: tuple[int, ...]) -> dict[str, Any]:
     """Return default networks for data of a shape."""
     if len(shape) == 1:
         return {"layers": "dense", "latent": min(shape[0], 8), "hidden": 128}
-    if math.prod(shape) > PATCHED_MOST:
+    if math.prod(shape) > MAX_PATCHED:
         return {"layers": "conv", "latent": 4}
     patch = next((p for p in (2, 1) if shape[1] % (2 * p) == shape[2] % (2 * p) == 0 and min(shape[1:]) >= 8 * p), None)
     flat = {"latent": max(1, min(32, math.prod(shape) // 4)), "hidden": 256}
@@ -53,8 +53,8 @@ class LatentFamily(PlannedFamily[Settings]):
 
     def describe_settings(self, settings: Settings) -> str:
         """Return the settings as one line."""
-        each = {"linear": "", "conv": f" of widths {', '.join(map(str, settings.widths))}"}
-        width = each.get(settings.layers, f" of width {settings.hidden}")
+        widths = {"linear": "", "conv": f" of widths {', '.join(map(str, settings.widths))}"}
+        width = widths.get(settings.layers, f" of width {settings.hidden}")
         unit = "channels" if settings.layers == "conv" else "dimensions"
         return f"{self.name}: {settings.layers} networks{width}, latent of {settings.latent} {unit}"
 
@@ -71,9 +71,9 @@ class VariationalFamily(LatentFamily[Bounded]):
     def training(self, request: PlanRequest, settings: Bounded) -> Mapping[str, Any]:
         """Lower the learning rate for small image datasets."""
         small = request.train.kind == "images" and is_small_dataset(request)
-        most = float(self.training_defaults["learning_rate"])
+        maximum = float(self.training_defaults["learning_rate"])
         return (
-            {**self.training_defaults, "learning_rate": small_data_learning_rate(request, most, FARTHEST)}
+            {**self.training_defaults, "learning_rate": small_data_learning_rate(request, maximum, MAX_PROGRESS)}
             if small
             else self.training_defaults
         )
@@ -92,7 +92,7 @@ class VAEFamily(VariationalFamily[VAESettings]):
 
 
 class HierarchyFamily(VariationalFamily[Levelled]):
-    """A family of models with several latents."""
+    """A family of models with a hierarchy of latents."""
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
         """Return smaller latents, and no feature maps."""
@@ -151,7 +151,7 @@ class DenoisingFamily(LatentFamily[DenoisingSettings]):
 
     name = "denoising-autoencoder"
     summary = "A denoising autoencoder (arXiv:1305.6663): its correction estimates the score, which a Markov chain samples by."
-    capabilities: ClassVar[frozenset[str]] = frozenset({"encode"})  # the Markov chain does not keep a label
+    capabilities: ClassVar[frozenset[str]] = frozenset({"encode"})  # the Markov chain does not preserve a label
     options: ClassVar[Mapping[str, Any]] = {"steps": None}
     settings = DenoisingSettings
 

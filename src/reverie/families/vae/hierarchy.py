@@ -17,7 +17,7 @@ from reverie.families.vae.variational import LatentLevel, RandnLike, Variational
 from reverie.nets.embedding import LabelEmbedding
 
 
-def _copied(x: Tensor | None, copies: int) -> Tensor | None:
+def _repeat(x: Tensor | None, copies: int) -> Tensor | None:
     return x.repeat_interleave(copies, 0) if x is not None and copies > 1 else x
 
 
@@ -33,9 +33,9 @@ class Rung(nn.Module):
 
     def forward(self, above: Tensor, encoded: Tensor | None, randn: RandnLike) -> tuple[LatentLevel, Tensor]:
         """Sample z, from the prior without `encoded`, and return it with the state below: (B, hidden)."""
-        known = functional.silu(above)
-        p = diagonal_normal(self.prior(known))
-        q = p if encoded is None else diagonal_normal(self.posterior(torch.cat([known, encoded], 1)))
+        state = functional.silu(above)
+        p = diagonal_normal(self.prior(state))
+        q = p if encoded is None else diagonal_normal(self.posterior(torch.cat([state, encoded], 1)))
         z = q.at(randn(q.mean))
         below: Tensor = self.mix(above + self.tell(z))
         return LatentLevel(q, p, z), below
@@ -45,9 +45,9 @@ class HVAE(Variational):
     """A hierarchy z_T, ..., z_1 in which each latent is conditioned on all above it.
 
     p(x, z) = p(x | z) prod_t p(z_t | z_>t) and q(z | x) = prod_t q(z_t | z_>t, x).  In this ladder (arXiv:1602.02282) the
-    encoder processes x once, bottom up, and the decoder goes down the rungs.  The state on the way down is a sum to which every
-    latent adds, so each depends on all above it.  encoder: (B, ...) -> (B, hidden); decoder: (B, hidden) -> (B, ..., P);
-    latents: their sizes, the topmost first.
+    encoder processes x once, bottom up, and the decoder goes down the rungs.  Every latent is added to
+    the state on the way down, so each depends on all above it.  encoder: (B, ...) -> (B, hidden); decoder: (B, hidden) -> (B,
+    ..., P); latents: their sizes, the topmost first.
     """
 
     def __init__(self, encoder: nn.Module, decoder: nn.Module, latents: tuple[int, ...], hidden: int, **options: Any) -> None:
@@ -68,19 +68,19 @@ class HVAE(Variational):
     def _down(
         self, encoded: Sequence[Tensor | None], count: int, cond: Tensor | None, randn: RandnLike
     ) -> tuple[list[LatentLevel], Tensor]:
-        known = self.top.expand(count, -1)
+        state = self.top.expand(count, -1)
         if self.label is not None:
-            known = known + self.label(cond)
+            state = state + self.label(cond)
         levels = []
         for rung, rung_encoded in zip(self.rungs, encoded, strict=True):
-            level, known = rung(known, rung_encoded, randn)
+            level, state = rung(state, rung_encoded, randn)
             levels.append(level)
-        return levels, self.decoder(functional.silu(known), cond) + self.bias
+        return levels, self.decoder(functional.silu(state), cond) + self.bias
 
     def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
         """See `Variational.infer`."""
-        encoded = [_copied(h, copies) for h in self._encode_rungs(x, cond)]
-        return self._down(encoded, len(x) * copies, _copied(cond, copies), randn)
+        encoded = [_repeat(h, copies) for h in self._encode_rungs(x, cond)]
+        return self._down(encoded, len(x) * copies, _repeat(cond, copies), randn)
 
     def generate(self, count: int, cond: Tensor | None, randn: RandnLike) -> Tensor:
         """See `Variational.generate`."""
@@ -101,7 +101,7 @@ class SampledLevel(LatentLevel):
 
 
 class MarkovHVAE(Variational):
-    """x <-> z_1 <-> ... <-> z_T, each conditioned on its neighbour alone.
+    """x <-> z_1 <-> ... <-> z_T, each conditioned on its neighbour only.
 
     p(x, z) = p(x | z_1) prod_t p(z_t | z_t+1) N(z_T; 0, 1) and q(z | x) = q(z_1 | x) prod_t q(z_t+1 | z_t).
     latents: their sizes, z_1 first.
@@ -109,15 +109,15 @@ class MarkovHVAE(Variational):
 
     def __init__(self, latents: tuple[int, ...], hidden: int, blocks: int, **options: Any) -> None:
         super().__init__(**options)
-        below, labels = [self.shape, *((n,) for n in latents[:-1])], self.label_count
+        inputs, labels = [self.shape, *((n,) for n in latents[:-1])], self.label_count
         self.latents = latents
-        self.up = nn.ModuleList(ResidualMLP(s, (2 * n,), hidden, blocks, labels) for s, n in zip(below, latents, strict=True))
+        self.up = nn.ModuleList(ResidualMLP(s, (2 * n,), hidden, blocks, labels) for s, n in zip(inputs, latents, strict=True))
         downs = [(*self.shape, self.observation.parameters), *((2 * n,) for n in latents[:-1])]
         self.down = nn.ModuleList(ResidualMLP((n,), s, hidden, blocks, labels) for n, s in zip(latents, downs, strict=True))
 
     def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
         """See `Variational.infer`."""
-        z, cond = x - self.centre, _copied(cond, copies)
+        z, cond = x - self.centre, _repeat(cond, copies)
         posteriors, latents_below = [], []
         for k, up in enumerate(self.up):
             parameters = up(z, cond if k or copies == 1 or cond is None else cond[::copies])
@@ -145,7 +145,7 @@ class LinearMHVAE(Variational):
 
     Then q(z_t | x) = N(A_t x, B_t²) and q(z_t-1 | z_t, x) are normal, and with p(z_t-1 | z_t) = q(z_t-1 | z_t, estimate of x)
     the bound is that of diffusion: KL(q(z_T | x) || N(0, 1)) + sum_t KL(q(z_t-1 | z_t, x) || p(z_t-1 | z_t)) - log p(x | z_1)
-    (arXiv:2006.11239, eq. 5).  chain: (a_t, b_t) of each t from 1 on; guess: (z, t, cond) -> x; decoder: (z_1, cond) -> y.
+    (arXiv:2006.11239, eq. 5).  chain: (a_t, b_t) for t = 1, ..., T; guess: (z, t, cond) -> x; decoder: (z_1, cond) -> y.
     """
 
     def __init__(self, chain: Sequence[tuple[float, float]], guess: nn.Module, decoder: nn.Module, **options: Any) -> None:
@@ -166,7 +166,7 @@ class LinearMHVAE(Variational):
 
     def infer(self, x: Tensor, cond: Tensor | None, randn: RandnLike, copies: int = 1) -> tuple[Sequence[LatentLevel], Tensor]:
         """See `Variational.infer`."""
-        x, cond = x.repeat_interleave(copies, 0), _copied(cond, copies)
+        x, cond = x.repeat_interleave(copies, 0), _repeat(cond, copies)
         scale, std = self.marginals[-1]
         q = Diagonal(scale * x, torch.full_like(x, math.log(std)))
         z = q.at(randn(x))

@@ -1,7 +1,7 @@
 """Autoencoders with a feature map as latent: each patch of an image, with its neighbours, becomes a few channels.
 
-They begin as the principal components of patches, the best linear map of so few channels (Eckart and Young 1936).  The
-parallel convolutions are initialized to zero.
+They are initialized as the principal components of patches, the linear map with the smallest error for this number of channels
+(Eckart and Young 1936).  The parallel convolutions are initialized to zero.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch.nn import functional
 from reverie.base.errors import UserError
 from reverie.nets.unet import zero_init
 
-SMALL = 1e-3  # smallest standard deviation of a component, as a share of the first one's
+MIN_RELATIVE_STD = 1e-3  # smallest standard deviation of a component, as a share of the first one's
 INITIAL_LOG_STD = -3.0  # initial log standard deviation of a code; codes have standard deviation 1
 
 
@@ -82,23 +82,23 @@ class MapDecoder(nn.Module):
 @torch.no_grad()
 def begin_with_components(encoder: MapEncoder, decoder: MapDecoder, x: Tensor) -> None:
     """Initialize with the principal components of patches, scaled to unit variance.  x: (N, C, H, W), mean 0."""
-    patches = functional.pixel_unshuffle(x, encoder.patch).movedim(1, -1).flatten(0, 2)  # (places, C patch²)
+    patches = functional.pixel_unshuffle(x, encoder.patch).movedim(1, -1).flatten(0, 2)  # (positions, C patch²)
     moments = (patches.T.double() @ patches.double() / len(patches)).cpu()
     values, vectors = torch.linalg.eigh(moments)
-    into, back = encoder.net.linear, decoder.net.linear
-    count = into.out_channels
+    project, reconstruct = encoder.net.linear, decoder.net.linear
+    count = project.out_channels
     deviations = values.flip(0)[:count].clamp_min(0).sqrt()
-    deviations = deviations.clamp_min(SMALL * float(deviations[0]) + 1e-6)
+    deviations = deviations.clamp_min(MIN_RELATIVE_STD * float(deviations[0]) + 1e-6)
     axes = vectors.flip(1)[:, :count]  # (C patch², c)
-    into.weight.copy_((axes / deviations).T[..., None, None])
-    back.weight.copy_((axes * deviations)[..., None, None])
-    for layer in (into, back):
+    project.weight.copy_((axes / deviations).T[..., None, None])
+    reconstruct.weight.copy_((axes * deviations)[..., None, None])
+    for layer in (project, reconstruct):
         if layer.bias is not None:
             nn.init.zeros_(layer.bias)
 
 
 def map_latent(shape: tuple[int, ...], latent: int, patch: int) -> tuple[int, int, int]:
-    """Return the shape of the feature map; raise a UserError where none exists."""
+    """Return the shape of the feature map; raise a UserError if there is none."""
     if len(shape) != 3:
         raise UserError(f"layers=map needs images, and these are points of {shape[0]} coordinates; give layers=dense")
     if shape[1] % patch or shape[2] % patch:

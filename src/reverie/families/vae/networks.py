@@ -83,7 +83,7 @@ class MapResidual(nn.Module):
 
 @dataclass(frozen=True)
 class Patches:
-    """Sizes of the networks for images in patches: a map of patches, halved once more, and dense layers.
+    """Sizes of the networks for images in patches: a feature map of patches, downsampled by two, and dense layers.
 
     patch: pixels on a side; width: channels of the map; hidden: width of dense layers; blocks: residual blocks of the map.
     """
@@ -94,7 +94,7 @@ class Patches:
     blocks: int
 
     def map_of(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Return the shape of the map of an image; raise a UserError where none exists."""
+        """Return the shape of the map of an image; raise a UserError if there is none."""
         if len(shape) != 3:
             raise UserError(f"layers=patches needs images, and these are points of {shape[0]} coordinates; give layers=dense")
         if shape[1] % (2 * self.patch) or shape[2] % (2 * self.patch):
@@ -178,12 +178,12 @@ class ConvDecoder(nn.Module):
 
     def __init__(self, inputs: int, channels: int, parameters: int, widths: tuple[int, ...], labels: int) -> None:
         super().__init__()
-        self.parameters_each, back = parameters, widths[::-1]
+        self.parameters_each, widths_up = parameters, widths[::-1]
         self.label = LabelEmbedding(labels, LABEL_WIDTH)
-        self.enter = nn.Conv2d(inputs, back[0], 3, padding=1)
-        self.blocks = nn.ModuleList(_block(width) for width in back)
-        self.twice = nn.ModuleList(nn.Conv2d(a, 4 * b, 1) for a, b in pairwise(back))  # four channels become four pixels
-        self.norm, self.leave = group_norm(back[-1], GROUPS), nn.Conv2d(back[-1], channels * parameters, 3, padding=1)
+        self.enter = nn.Conv2d(inputs, widths_up[0], 3, padding=1)
+        self.blocks = nn.ModuleList(_block(width) for width in widths_up)
+        self.twice = nn.ModuleList(nn.Conv2d(a, 4 * b, 1) for a, b in pairwise(widths_up))  # four channels become four pixels
+        self.norm, self.leave = group_norm(widths_up[-1], GROUPS), nn.Conv2d(widths_up[-1], channels * parameters, 3, padding=1)
 
     def forward(self, z: Tensor, cond: Tensor | None = None) -> Tensor:
         """Return the parameters of each pixel value.  cond: (B,) labels or None."""
@@ -199,11 +199,11 @@ def _block(width: int) -> ResidualBlock:
 
 
 def conv_latent(shape: tuple[int, ...], latent: int, widths: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return the shape of the latent of convolutions; raise a UserError where none exists."""
+    """Return the shape of the latent of convolutions; raise a UserError if there is none."""
     if len(shape) != 3:
         raise UserError(f"layers=conv needs images, and these are points of {shape[0]} coordinates; give layers=dense")
-    times = 2 ** (len(widths) - 1)
-    if shape[1] % times or shape[2] % times:
-        raise UserError(f"these convolutions halve an image {len(widths) - 1} times, so its sides must be multiples of {times},"
-                        f" got {shape[1]}x{shape[2]}; give another --size or fewer widths")  # fmt: skip
-    return latent, shape[1] // times, shape[2] // times
+    factor = 2 ** (len(widths) - 1)
+    if shape[1] % factor or shape[2] % factor:
+        raise UserError(f"these convolutions halve an image {len(widths) - 1} times, so its sides must be multiples of"
+                        f" {factor}, got {shape[1]}x{shape[2]}; give another --size or fewer widths")  # fmt: skip
+    return latent, shape[1] // factor, shape[2] // factor

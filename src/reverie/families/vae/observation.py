@@ -37,7 +37,7 @@ class Observation(ABC):
         """Return a sample of each value: (B, ...).  u, v: of that shape, uniform in (0, 1)."""
 
     def displayed_sample(self, y: Tensor, noise: Noise) -> Tensor:
-        """Return what a sample displays: for levels the mean, because independent pixel noise is not part of the image."""
+        """Return the displayed sample: for levels the mean, because independent pixel noise is not part of the image."""
         return self.mean(y)
 
     @abstractmethod
@@ -52,8 +52,8 @@ class Bernoulli(Observation):
 
     def __init__(self, levels: int | None) -> None:
         if levels != 2:
-            held = f"{levels} levels" if levels is not None else "continuous values"
-            raise UserError(f"a Bernoulli decoder needs data of two levels, and these have {held}; give another decoder")
+            values = f"{levels} levels" if levels is not None else "continuous values"
+            raise UserError(f"a Bernoulli decoder needs data of two levels, and these have {values}; give another decoder")
 
     def log_prob(self, x: Tensor, y: Tensor) -> Tensor:
         """Return log sigmoid(x y)."""
@@ -102,9 +102,9 @@ class Categorical(Observation):
 
 
 class LogisticMixture(Observation):
-    """A mixture of logistic distributions; a level has the mass within half a step (arXiv:1701.05517, section 2.1).
+    """A mixture of logistic distributions; a level has the mass within half a step of it (arXiv:1701.05517, section 2.1).
 
-    The outermost levels get the tails as well, so that the sum over all levels is 1.  y: logits, means and log-scales of each
+    The outermost levels include the tails, so that the sum over all levels is 1.  y: logits, means and log-scales of each
     component.
     """
 

@@ -110,7 +110,7 @@ class DenoisingSettings(LatentSettings):
 
 
 def latent_shape(settings: LatentSettings, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the latent; raise a UserError for impossible ones."""
+    """Return the shape of the latent; raise a UserError if it is impossible."""
     latent: tuple[int, ...] = (settings.latent,)
     if settings.layers == "conv":
         latent = conv_latent(shape, settings.latent, settings.widths)
@@ -129,9 +129,9 @@ def networks(
     parameters: int,
 ) -> tuple[nn.Module, nn.Module]:
     """Build encoder, with `parameters_each` outputs per latent value, and decoder, with `parameters` per data value."""
-    inside = parameters_each * latent[0]
+    code_channels = parameters_each * latent[0]
     if settings.layers == "conv":
-        encoder = ConvEncoder(shape[0], inside, settings.widths, labels)
+        encoder = ConvEncoder(shape[0], code_channels, settings.widths, labels)
         return encoder, ConvDecoder(latent[0], shape[0], parameters, settings.widths, labels)
     if settings.layers == "map":
         if parameters != 1:
@@ -139,12 +139,12 @@ def networks(
         size_of_map = settings.patch, settings.widths[0], settings.blocks
         return MapEncoder(shape, latent[0], parameters_each, *size_of_map), MapDecoder(shape, latent[0], *size_of_map)
     if settings.layers == "linear":
-        return Linear(shape, (inside,)), Linear(latent, (*shape, parameters))
+        return Linear(shape, (code_channels,)), Linear(latent, (*shape, parameters))
     if settings.layers == "patches":
         size = Patches(settings.patch, settings.widths[0], settings.hidden, settings.blocks)
-        return PatchEncoder(shape, inside, size, labels), PatchDecoder(latent[0], shape, parameters, size, labels)
+        return PatchEncoder(shape, code_channels, size, labels), PatchDecoder(latent[0], shape, parameters, size, labels)
     dense = settings.hidden, settings.blocks, labels
-    return ResidualMLP(shape, (inside,), *dense), ResidualMLP(latent, (*shape, parameters), *dense)
+    return ResidualMLP(shape, (code_channels,), *dense), ResidualMLP(latent, (*shape, parameters), *dense)
 
 
 def build_variational(settings: VariationalSettings, shape: tuple[int, ...], labels: int, seed: int) -> Variational:

@@ -26,9 +26,9 @@ from reverie.families.model import SamplingInputs, TrainedModel, check_labelled,
 from reverie.families.vae.observation import Observation
 
 RandnLike = Callable[[Tensor], Tensor]  # returns standard normal noise of a tensor's shape, dtype and device
-METRIC_DATA = 1024  # data, at most, for held-out metrics
-BEGIN_DATA = 4096  # training data, at most, for initialization
-MEASURED_DRAWS = 128  # samples of the latent per evaluated datum
+METRIC_DATA = 1024  # maximum number of data for held-out metrics
+BEGIN_DATA = 4096  # maximum number of training data for initialization
+DEFAULT_DRAWS = 128  # samples of the latent per evaluated datum
 NUMBERS_AT_ONCE = 2**22  # decoder outputs per evaluated batch
 ACTIVE = 0.01  # mean KL in nats above which a latent dimension counts as active
 
@@ -63,8 +63,8 @@ def importance_bound(log_weights: Tensor) -> Tensor:
 class Variational(TrainedModel):
     """p(x) = integral of p(x | z) p(z), with q(z | x) to bound it: log p(x) >= E_q [log p(x | z) + log p(z) - log q(z | x)].
 
-    observation: p(x | z), with `bias`, (..., P), added to decoder outputs; beta: weight of the KL; free_bits: nats of KL that
-    each latent value may have without cost, where the KL has a closed form; kl_warmup: share of the training in which the KL
+    observation: p(x | z), with `bias`, (..., P), added to decoder outputs; beta: weight of the KL; free_bits: KL in nats that
+    is not penalized for each latent value, if the KL has a closed form; kl_warmup: share of the training in which the KL
     weight rises to beta; importance: samples per datum in training; several train the importance-weighted bound.
     centre: the mean of the training data.
     """
@@ -139,8 +139,8 @@ class Variational(TrainedModel):
 
     def _log_ratio(self, levels: Sequence[LatentLevel], copies: int) -> Tensor:
         """Return log p(z) - log q(z | x) of each sample: (B, copies)."""
-        each: Tensor = torch.stack([level.log_ratio() for level in levels]).sum(0).unflatten(0, (-1, copies))
-        return each
+        log_ratio: Tensor = torch.stack([level.log_ratio() for level in levels]).sum(0).unflatten(0, (-1, copies))
+        return log_ratio
 
     @torch.no_grad()
     def log_weights(self, x: Tensor, cond: Tensor | None, seeds: Tensor, draws: int) -> Tensor:
@@ -150,17 +150,17 @@ class Variational(TrainedModel):
         z = self.codec.encode(x)
         check_data(z, self.codec.levels)
         rows, numbers = [], self.size * self.observation.parameters
-        few = max(1, NUMBERS_AT_ONCE // (numbers * draws))  # independent of the number of data
-        for part in torch.arange(len(z)).split(few):
+        batch_size = max(1, NUMBERS_AT_ONCE // (numbers * draws))  # independent of the number of data
+        for part in torch.arange(len(z)).split(batch_size):
             noise, weights = Noise(seeds[part]), []
-            own = cond[part].to(z.device) if cond is not None else None
-            for copies in _parts(draws, max(1, NUMBERS_AT_ONCE // (numbers * few))):
-                log_likelihood, levels = self.bound(z[part], own, _by_seed(noise, copies), copies)
+            part_cond = cond[part].to(z.device) if cond is not None else None
+            for copies in _parts(draws, max(1, NUMBERS_AT_ONCE // (numbers * batch_size))):
+                log_likelihood, levels = self.bound(z[part], part_cond, _by_seed(noise, copies), copies)
                 weights.append(log_likelihood + self._log_ratio(levels, copies) + self._log_cell)
             rows.append(torch.cat(weights, 1))
         return torch.cat(rows)
 
-    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor, draws: int = MEASURED_DRAWS) -> LogProb:
+    def log_prob(self, x: Tensor, cond: Tensor | None, seeds: Tensor, draws: int = DEFAULT_DRAWS) -> LogProb:
         """Return the importance-weighted bound on log p(x) of each datum, in nats.
 
         error: standard error of each, sqrt(Var w / K) / E w.  seeds: (B,), one per datum.
@@ -184,10 +184,10 @@ class Variational(TrainedModel):
             log_p, levels = self.bound(self.codec.encode(x.to(self.device)), cond, _by_seed(Noise(seeds[part]), 1))
             log_likelihood += float(log_p.sum()) / count
             kls.append(torch.cat([level.kl().flatten(1).sum(0) for level in levels]) / count)
-        each = torch.stack(kls).sum(0)  # nats of each latent dimension
-        kl, reconstruction = float(each.sum()), -log_likelihood - self._log_cell
-        costs = in_unit(self.codec, self.shape, reconstruction + kl)
-        return {**costs, "kl": kl, "reconstruction": reconstruction, "active": float((each > ACTIVE).float().mean())}
+        kl_per_dim = torch.stack(kls).sum(0)  # nats of each latent dimension
+        kl, reconstruction = float(kl_per_dim.sum()), -log_likelihood - self._log_cell
+        nll = in_unit(self.codec, self.shape, reconstruction + kl)
+        return {**nll, "kl": kl, "reconstruction": reconstruction, "active": float((kl_per_dim > ACTIVE).float().mean())}
 
     @torch.no_grad()
     def frames(self, inputs: SamplingInputs) -> Iterator[Frame]:
@@ -210,6 +210,6 @@ def _by_seed(noise: Noise, copies: int) -> RandnLike:
     return randn
 
 
-def _parts(whole: int, most: int) -> list[int]:
-    """Return integers of at most `most` with the sum `whole`."""
-    return [min(most, whole - k) for k in range(0, whole, most)]
+def _parts(total: int, maximum: int) -> list[int]:
+    """Split an integer into parts of at most `maximum`."""
+    return [min(maximum, total - k) for k in range(0, total, maximum)]
