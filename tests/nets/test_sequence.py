@@ -68,7 +68,7 @@ def test_rotary_products_depend_on_how_far_places_are_apart() -> None:
 
 
 def test_more_than_the_learned_places_are_refused() -> None:
-    with pytest.raises(UserError, match="has learned 4 places, and a sequence has 5"):
+    with pytest.raises(UserError, match="has 4 learned positions, and a sequence has 5"):
         Decoder(8, 1, 2, "learned", 4)(torch.zeros(1, 5, 8))
     with pytest.raises(UserError, match="divisible by twice its heads"):
         Decoder(10, 1, 2)

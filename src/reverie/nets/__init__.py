@@ -1,4 +1,4 @@
-"""Networks: maps of noisy data, noise level and condition to an output.  They do not depend on the diffusion code."""
+"""Networks: maps from noisy data, noise level and condition to an output, independent of the diffusion code."""
 
 from __future__ import annotations
 

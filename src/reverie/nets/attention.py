@@ -29,14 +29,14 @@ class Alignment(nn.Module):
     def scores(self, q: Tensor, k: Tensor) -> Tensor:
         """Return the alignment scores: (B, T, S).  q: (B, T, dim); k: (B, S, dim)."""
         if self.kind == "mlp":
-            both: Tensor = self.sum((self.query(q)[:, :, None] + self.key(k)[:, None]).tanh())
-            return both[..., 0]
+            summed: Tensor = self.sum((self.query(q)[:, :, None] + self.key(k)[:, None]).tanh())
+            return summed[..., 0]
         return (self.map(q) if self.kind == "bilinear" else q) @ k.mT
 
     def forward(self, q: Tensor, k: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
         """Return the context vectors, (B, T, dim), and the attention weights, (B, T, S).
 
-        mask: (B, S) bool, true for keys that exist, at least one per batch element.
+        mask: (B, S) bool, false for padding, with at least one key per batch element.
         """
         weights = self.scores(q, k).masked_fill(~mask[:, None], -math.inf).softmax(-1)
         return weights @ k, weights
@@ -64,11 +64,11 @@ class MultiHeadAttention(nn.Module):
         return q
 
     def forward(self, x: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
-        """Return the attention output.  mask: (B, S) bool, true for keys that exist, at least one per batch element."""
+        """Return the attention output.  mask: (B, S) bool, false for padding, with at least one key per batch element."""
         b, length, dim = x.shape
         y = functional.scaled_dot_product_attention(self._queries(x), k, v, attn_mask=mask[:, None, None])
-        found: Tensor = self.out(y.transpose(1, 2).reshape(b, length, dim))
-        return found
+        out: Tensor = self.out(y.transpose(1, 2).reshape(b, length, dim))
+        return out
 
     def weights(self, x: Tensor, k: Tensor, mask: Tensor) -> Tensor:
         """Return the attention weights softmax(q kᵀ / sqrt(d)): (B, heads, T, S)."""

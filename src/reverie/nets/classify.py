@@ -12,33 +12,33 @@ from reverie.nets.embedding import LEVEL_SCALE, SinusoidalEmbedding
 from reverie.nets.unet import ResidualBlock, group_norm
 
 EMBEDDING = 64
-MIN_SIDE = 8  # the feature map is halved until its sides are at most this
+MIN_SIDE = 8  # the feature map is downsampled until its sides are at most this
 GROUPS = 8
 FREQUENCIES = (2.0, 4.0, 8.0)  # w, for data with a standard deviation of about 1
 
 
 class ConvClassifier(nn.Module):
-    """A convolutional classifier: residual blocks on maps that are halved until no side is above 8, then a linear layer.
+    """A convolutional classifier: residual blocks on feature maps downsampled to sides of at most 8, then a linear layer.
 
     x: (B, C, H, W) -> (B, classes); level: (B,).
     """
 
     def __init__(self, shape: tuple[int, int, int], classes: int, width: int = 32) -> None:
         super().__init__()
-        channels, height, high = shape
+        channels, height, columns = shape
         self.embed = SinusoidalEmbedding(EMBEDDING)
         self.tell = nn.Sequential(nn.Linear(EMBEDDING, EMBEDDING), nn.SiLU(), nn.Linear(EMBEDDING, EMBEDDING), nn.SiLU())
         self.shrink, self.blocks = nn.ModuleList(), nn.ModuleList()
-        wide = width
+        outputs = width
         while True:
-            self.shrink.append(nn.Conv2d(channels, wide, 3, stride=2, padding=1))
-            self.blocks.append(ResidualBlock(wide, wide, EMBEDDING, GROUPS, "scale-shift"))
-            height, high, channels = -(-height // 2), -(-high // 2), wide
-            if max(height, high) <= MIN_SIDE:
+            self.shrink.append(nn.Conv2d(channels, outputs, 3, stride=2, padding=1))
+            self.blocks.append(ResidualBlock(outputs, outputs, EMBEDDING, GROUPS, "scale-shift"))
+            height, columns, channels = -(-height // 2), -(-columns // 2), outputs
+            if max(height, columns) <= MIN_SIDE:
                 break
-            wide = min(2 * wide, 4 * width)
+            outputs = min(2 * outputs, 4 * width)
         self.norm = group_norm(channels, GROUPS)
-        self.out = nn.Linear(channels * height * high, classes)
+        self.out = nn.Linear(channels * height * columns, classes)
 
     def forward(self, x: Tensor, level: Tensor) -> Tensor:
         """Return the logits, (B, classes)."""
@@ -50,7 +50,7 @@ class ConvClassifier(nn.Module):
 
 
 class MLPClassifier(nn.Module):
-    """An MLP with three layers, conditioned on the noise level, of x and its Fourier features sin(w x), cos(w x).
+    """An MLP with three layers on x and its Fourier features sin(w x), cos(w x), conditioned on the noise level.
 
     x: (B, D) -> (B, classes); level: (B,).
     """
@@ -74,7 +74,7 @@ class MLPClassifier(nn.Module):
 
 
 def network_for(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """Return the classifier for data of this shape, with weights drawn from the seed."""
+    """Return the classifier for data of this shape, with weights initialized from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if len(shape) == 1:

@@ -1,4 +1,4 @@
-"""Encoders of condition vectors, which hold a caption, real numbers and an image."""
+"""Encoders of condition vectors, which contain a caption, numbers and an image."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class TextEncoder(nn.Module):
 class TextCrossAttention(nn.Module):
     """Cross-attention of a feature map to the tokens of a text, with a residual connection (arXiv:2112.10752, section 3.3).
 
-    x: (B, P, C); words: (B, L, D); mask: (B, L).  The last layer starts at zero.
+    x: (B, P, C); words: (B, L, D); mask: (B, L).  The last layer is initialized to zero.
     """
 
     def __init__(self, channels: int, dim: int, head: int = 32) -> None:
@@ -100,7 +100,7 @@ class TextCrossAttention(nn.Module):
 class ConditionEncoder(nn.Module):
     """Encodes condition vectors: `length` tokens, then `numbers` real numbers of unit variance, then `seen` image channels.
 
-    Missing entries are NaN; a condition of None is all missing.  Outputs: vector (B or 1, dim), the mean of the encoded tokens
+    Missing entries are NaN; None means that all are missing.  Outputs: vector (B or 1, dim), the mean of the encoded tokens
     plus the encoded numbers; words, the encoded tokens; image, `seen` channels in [-1, 1] (0 if missing) and a channel that is
     1 if given.
     """
@@ -127,17 +127,17 @@ class ConditionEncoder(nn.Module):
     def forward(self, cond: Tensor | None, like: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor] | None, Tensor | None]:
         """Return vector, words and image of condition vectors (B, width); `like` has the batch size of a null condition."""
         rows = self._condition_vectors(cond, like)
-        vector, words, at = torch.zeros(1, 1, device=like.device), None, self.length
+        vector, words, offset = torch.zeros(1, 1, device=like.device), None, self.length
         if self.text is not None and self.pool is not None:
-            words, mask = self.text(rows[:, :at].nan_to_num(-1.0).long())
-            share = mask.to(words) / mask.sum(1, keepdim=True)
-            vector, words = self.pool((share[:, None] @ words)[:, 0]), (words, mask)
+            words, mask = self.text(rows[:, :offset].nan_to_num(-1.0).long())
+            weights = mask.to(words) / mask.sum(1, keepdim=True)
+            vector, words = self.pool((weights[:, None] @ words)[:, 0]), (words, mask)
         for k, project in enumerate(self.number):
-            vector = vector + project(_number_features(rows[:, at + k]))
-        at += self.numbers
+            vector = vector + project(_number_features(rows[:, offset + k]))
+        offset += self.numbers
         if not self.seen:
             return vector, words, None
-        image = 2 * rows[:, at:].unflatten(1, (self.seen, *self.size)) - 1
+        image = 2 * rows[:, offset:].unflatten(1, (self.seen, *self.size)) - 1
         is_given = ~image.isnan().flatten(1).any(1)
         flag = is_given.to(like)[:, None, None, None].expand(-1, 1, *self.size)
         return vector, words, torch.cat([torch.where(flag > 0, image, 0.0), flag], 1)

@@ -38,7 +38,8 @@ class DiffusersUNet(nn.Module):
     """`UNet2DModel` of diffusers, conditioned on the time step, or on sigma for time_embedding_type=fourier (arXiv:2006.11239).
 
     It expects data of unit variance: train it with sigma_data 1.  Row 0 of the class embeddings is the null label.
-    x: (B, C, H, W); level: (B,); cond: (B,) or None.  widths is its block_out_channels; all other names are its own.
+    x: (B, C, H, W); level: (B,); cond: (B,) or None.  widths is block_out_channels; the other options have the names of
+    diffusers.
     """
 
     def __init__(

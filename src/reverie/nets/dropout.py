@@ -12,8 +12,8 @@ from torch import nn
 @contextmanager
 def seeded_dropout(net: nn.Module, seed: int) -> Iterator[None]:
     """Seed the dropout of a network in training; networks without dropout are not affected."""
-    hides: float | None = getattr(net, "dropout", None)
-    if not (net.training and hides):
+    rate: float | None = getattr(net, "dropout", None)
+    if not (net.training and rate):
         yield
         return
     device = next(net.parameters()).device

@@ -40,8 +40,10 @@ class _Conv(nn.Module):
         """Pad asymmetrically like TensorFlow, as the weights were trained."""
         kernel, stride = self.conv.kernel_size[0], self.conv.stride[0]
         if kernel > 1:
-            over = [max(0, (-(-side // stride) - 1) * stride + kernel - side) for side in x.shape[-2:]]
-            x = functional.pad(x, (over[1] // 2, over[1] - over[1] // 2, over[0] // 2, over[0] - over[0] // 2))
+            padding = [max(0, (-(-side // stride) - 1) * stride + kernel - side) for side in x.shape[-2:]]
+            x = functional.pad(
+                x, (padding[1] // 2, padding[1] - padding[1] // 2, padding[0] // 2, padding[0] - padding[0] // 2)
+            )
         out: Tensor = self.norm(self.conv(x))
         return out
 
@@ -49,16 +51,16 @@ class _Conv(nn.Module):
 class _Block(nn.Module):
     """An inverted residual block: expand, depthwise convolution, project, with a residual connection if the shapes match."""
 
-    def __init__(self, channels: int, out: int, kernel: int, grow: int, stride: int) -> None:
+    def __init__(self, channels: int, out: int, kernel: int, expansion: int, stride: int) -> None:
         super().__init__()
-        hidden = channels * grow
-        self.widen = _Conv(channels, hidden, 1) if grow > 1 else None
+        hidden = channels * expansion
+        self.widen = _Conv(channels, hidden, 1) if expansion > 1 else None
         self.depth = _Conv(hidden, hidden, kernel, stride, groups=hidden)
         self.narrow = _Conv(hidden, out, 1)
         self.adds = stride == 1 and channels == out
 
     def forward(self, x: Tensor) -> Tensor:
-        """x: (B, C, H, W)."""
+        """Return the block's output.  x: (B, C, H, W)."""
         hidden = functional.relu6(self.widen(x)) if self.widen is not None else x
         out: Tensor = self.narrow(functional.relu6(self.depth(hidden)))
         return out + x if self.adds else out
@@ -71,9 +73,9 @@ class EfficientNetLite0(nn.Module):
         super().__init__()
         self.stem = _Conv(3, 32, 3, 2)
         blocks, channels = [], 32
-        for kernel, grow, out, stride, repeats in BLOCKS:
+        for kernel, expansion, out, stride, repeats in BLOCKS:
             for k in range(repeats):
-                blocks.append(_Block(channels, out, kernel, grow, stride if k == 0 else 1))
+                blocks.append(_Block(channels, out, kernel, expansion, stride if k == 0 else 1))
                 channels = out
         self.blocks = nn.Sequential(*blocks)
         self.head, self.out = _Conv(320, 1280, 1), nn.Linear(1280, 1000)
@@ -94,14 +96,14 @@ class EfficientNetLite0(nn.Module):
         return out
 
     def stages(self, x: Tensor) -> list[Tensor]:
-        """Return the feature maps of the stem and of the blocks STAGES, from fine to coarse: (B, c, h, w) each."""
+        """Return the feature maps of the stem and of the blocks in STAGES, from fine to coarse: (B, c, h, w) each."""
         h = self._stem(x)
-        found = [h]
+        maps = [h]
         for k in range(STAGES[-1] + 1):
             h = self.blocks[k](h)
             if k in STAGES:
-                found.append(h)
-        return found
+                maps.append(h)
+        return maps
 
     def scores(self, x: Tensor) -> Tensor:
         """Return the logits of the 1000 ImageNet classes, (B, 1000)."""
@@ -115,16 +117,16 @@ class EfficientNetLite0(nn.Module):
 
 def _convert_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Return the weights under the names of this module."""
-    parts = {"_conv_stem": "stem.conv", "_bn0": "stem.norm", "_conv_head": "head.conv", "_bn1": "head.norm", "_fc": "out"}
-    hidden = {"_expand_conv": "widen.conv", "_bn0": "widen.norm", "_depthwise_conv": "depth.conv", "_bn1": "depth.norm",
+    layers = {"_conv_stem": "stem.conv", "_bn0": "stem.norm", "_conv_head": "head.conv", "_bn1": "head.norm", "_fc": "out"}
+    block_layers = {"_expand_conv": "widen.conv", "_bn0": "widen.norm", "_depthwise_conv": "depth.conv", "_bn1": "depth.norm",
               "_project_conv": "narrow.conv", "_bn2": "narrow.norm"}  # fmt: skip
     out = {}
     for name, tensor in state.items():
         words = name.split(".")
         if words[0] == "_blocks":
-            out[f"blocks.{words[1]}.{hidden[words[2]]}.{words[3]}"] = tensor
+            out[f"blocks.{words[1]}.{block_layers[words[2]]}.{words[3]}"] = tensor
         else:
-            out[f"{parts[words[0]]}.{words[1]}"] = tensor
+            out[f"{layers[words[0]]}.{words[1]}"] = tensor
     return out
 
 
@@ -153,8 +155,8 @@ def load_general() -> EfficientNetLite0:
     path = Path(spec.origin).parent / WEIGHTS
     try:
         content = path.read_bytes()
-        if (found := hashlib.sha256(content).hexdigest()) != SHA256:
-            raise ValueError(f"their SHA-256 is {found} where it should be {SHA256}")
+        if (digest := hashlib.sha256(content).hexdigest()) != SHA256:
+            raise ValueError(f"their SHA-256 is {digest}, expected {SHA256}")
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         net = EfficientNetLite0()
         net.load_state_dict(_convert_names(state))

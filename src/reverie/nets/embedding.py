@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from reverie.base.errors import UserError
 
 LEVEL_SCALE = 20.0  # positions per unit of noise level: the fastest coordinate then has about three periods per unit
-LEVEL_LIMIT = 14.0  # noise levels lie within +-this
+LEVEL_LIMIT = 14.0  # limit of the absolute noise level
 
 Level = Literal["sinusoidal", "sinusoidal-inclusive", "sine", "learned"]  # the embedding of the noise level
 
@@ -28,7 +28,7 @@ class SinusoidalEmbedding(nn.Module):
         if dim < 2 or dim % 2:
             raise UserError(f"a sinusoidal embedding needs an even dimension of at least 2, got {dim}")
         self.dim, self.base = dim, base
-        self.exponent_dim = max(dim - 2, 1) if inclusive else dim  # a single frequency has exponent 0 in both cases
+        self.exponent_dim = max(dim - 2, 1) if inclusive else dim  # for a single frequency the exponent is 0 in both cases
 
     def frequencies(self, like: Tensor) -> Tensor:
         """Return w_i, (dim/2,), in the dtype and on the device of `like`."""
@@ -66,7 +66,7 @@ class SinusoidalEmbedding(nn.Module):
 
 
 class SineEmbedding(nn.Module):
-    """Sines alone: SE(pos)[j] = sin(w_j pos),  w_j = base^(-2j/dim), j = 0..dim-1.  pos: (B,) -> (B, dim).
+    """Sines only: SE(pos)[j] = sin(w_j pos),  w_j = base^(-2j/dim), j = 0..dim-1.  pos: (B,) -> (B, dim).
 
     Without cosines the distance of two embeddings depends on the positions, not only on their difference.
     """
@@ -115,7 +115,7 @@ def level_embedding(name: Level, dim: int) -> nn.Module:
 
 
 class LabelEmbedding(nn.Module):
-    """A vector per label, and a null vector for label -1 or a condition of None.  (B,) -> (B, dim)."""
+    """A vector per label, and a null vector for label -1 or None.  (B,) -> (B, dim)."""
 
     def __init__(self, labels: int, dim: int) -> None:
         super().__init__()
@@ -129,7 +129,7 @@ class LabelEmbedding(nn.Module):
 def conditioning_projection(entries: int, dim: int) -> nn.Linear:
     """Return the projection of augmentation and cluster parameters: (B, entries) -> (B, dim).
 
-    It has no bias and starts at zero, so that null parameters contribute nothing (arXiv:2206.00364, appendix F.2).
+    It has no bias and is initialized to zero, so that null parameters contribute nothing (arXiv:2206.00364, appendix F.2).
     """
     layer = nn.Linear(entries, dim, bias=False)
     nn.init.zeros_(layer.weight)

@@ -17,10 +17,7 @@ from reverie.base.noise import check_seed
 BATCH = 128
 MIN_STEPS, MAX_STEPS, EPOCHS = 500, 4000, 8
 TIMED_STEPS, TIME_SHARE = 6, 0.8  # steps that are timed if time is limited, and the share of the time limit to plan for
-PADDED_BELOW, THIRD_ABOVE = (
-    12,
-    40,
-)  # sides: pad the second convolution below, add a third one above
+PADDED_BELOW, THIRD_ABOVE = 12, 40  # image sides below which the second convolution is padded, above which there is a third
 
 
 class LeNet(nn.Module):
@@ -52,7 +49,7 @@ Batches = Callable[[Tensor], tuple[Tensor, Tensor | None]]  # as Dataset.batch
 
 
 def build(shape: tuple[int, ...], classes: int, seed: int = 0) -> LeNet:
-    """Return a network with weights drawn from the seed."""
+    """Return a network with weights initialized from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(check_seed(seed))
         return LeNet(shape, classes)
@@ -71,7 +68,7 @@ def _step(net: LeNet, optimizer: torch.optim.Optimizer, x: Tensor, labels: Tenso
 
 
 def _steps_within(net: LeNet, batch: Batches, size: int, seconds: float, clock: Callable[[], float]) -> int:
-    """Return how many steps fit into the time limit, from the time of a few steps of a copy."""
+    """Return the number of steps that fit into the time limit, estimated from a few steps of a copy."""
     copied, seconds_per_step = copy.deepcopy(net), []
     optimizer = torch.optim.Adam(copied.parameters(), fused=True)
     for _ in range(TIMED_STEPS):
@@ -92,10 +89,10 @@ def train_classifier(
     clock: Callable[[], float] = time.perf_counter,
     on_progress: Callable[[int, int], None] | None = None,
 ) -> LeNet:
-    """Train on clean images: eight epochs, but at least 500 steps and at most 4,000 (99 % on the MNIST test set).
+    """Train on clean images: eight epochs, but 500 to 4,000 steps (99 % accuracy on the MNIST test set).
 
-    batch: the images (B, C, H, W) in [0, 1] and labels (B,) of numbers below `count`; seconds: the time limit, for which the
-    training is planned shorter where it must be.
+    batch: returns images (B, C, H, W) in [0, 1] and labels (B,) for indices below `count`; seconds: the time limit, which
+    may reduce the number of steps.
     """
     start, net = clock(), build(shape, classes, seed)
     optimizer = torch.optim.Adam(net.parameters(), lr=2e-3, fused=True)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 ADAPTED = nn.Linear | nn.Conv2d | nn.ConvTranspose2d
 ORIGINAL, UP, DOWN = "parametrizations.weight.original", "parametrizations.weight.0.up", "parametrizations.weight.0.down"
-LABEL_TABLE = "label.table"  # labels may have another meaning in new data, so this small table is trained in full
+LABEL_TABLE = "label.table"  # labels may have other meanings in new data, so this small table is trained in full
 
 
 class LowRank(nn.Module):
@@ -39,7 +39,7 @@ def adaptable_layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def add_adapters(model: nn.Module, rank: int) -> None:
-    """Freeze a model and add a trainable change of this rank to each matrix; the label table stays trainable."""
+    """Freeze a model and add a trainable adapter of this rank to each matrix; the label table stays trainable."""
     layers = list(adaptable_layers(model))
     model.requires_grad_(False)
     for k, (_, layer) in enumerate(layers):
@@ -52,9 +52,9 @@ def add_adapters(model: nn.Module, rank: int) -> None:
 
 
 def without_adapters(found: Mapping[str, T]) -> dict[str, T]:
-    """Return entries under the names of a model without adapters, and drop those of the adapters."""
-    kept = {name: value for name, value in found.items() if not name.endswith((UP, DOWN))}
-    return {f"{name.removesuffix(ORIGINAL)}weight" if name.endswith(ORIGINAL) else name: value for name, value in kept.items()}
+    """Drop the entries of adapters and rename the others as in a model without adapters."""
+    base = {name: value for name, value in found.items() if not name.endswith((UP, DOWN))}
+    return {f"{name.removesuffix(ORIGINAL)}weight" if name.endswith(ORIGINAL) else name: value for name, value in base.items()}
 
 
 def merged_weights(model: nn.Module) -> dict[str, Tensor]:
@@ -69,7 +69,7 @@ def merged_weights(model: nn.Module) -> dict[str, Tensor]:
 def adapter_weights(model: nn.Module) -> dict[str, Tensor]:
     """Return the weights of the adapters (up and down of each layer) and the label table; empty without adapters."""
     state = model.state_dict()
-    found = {
+    adapters = {
         name.replace("parametrizations.weight.0.", ""): tensor for name, tensor in state.items() if name.endswith((UP, DOWN))
     }
-    return {**found, **{name: t for name, t in state.items() if name.endswith(LABEL_TABLE)}} if found else {}
+    return {**adapters, **{name: t for name, t in state.items() if name.endswith(LABEL_TABLE)}} if adapters else {}

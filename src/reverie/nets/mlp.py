@@ -22,7 +22,7 @@ class ConditionalMLP(nn.Module):
     """An MLP that adds a projection of the noise-level embedding to every layer.
 
     h <- SiLU(W h + U e),  e = embedding(level) (+ embedding(label)).  x: (B, channels); level: (B,); cond: (B,) or None.
-    connector="multiply": SiLU(W h * U e) instead, with U e around 1 at first.
+    connector="multiply": SiLU(W h * U e) instead, with U e around 1 initially.
     """
 
     def __init__(

@@ -8,7 +8,7 @@ from torch.nn import functional
 
 
 def scaled_dot_product_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Return softmax(q k^T / sqrt(d)) v; never in bfloat16 on CPUs, where its backward pass is seven times as slow.
+    """Return softmax(q k^T / sqrt(d)) v; never in bfloat16 on CPUs, where its backward pass takes seven times as long.
 
     q: (B, N, L, d); k, v: (B, N, M, d); mask: (B, 1, 1, M), true for keys to attend to.
     """

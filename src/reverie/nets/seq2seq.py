@@ -90,8 +90,8 @@ class RecurrentPair(EncoderDecoder):
         return self._dropout(self.join(torch.cat([context, h], -1)).tanh()), after
 
     def _decode(self, memory: Memory, x: Tensor, state: State | None) -> tuple[Tensor, State]:
-        found: tuple[Tensor, State] = self.writer(x, State(memory.tensors[1:], 0) if state is None else state)
-        return found
+        decoded: tuple[Tensor, State] = self.writer(x, State(memory.tensors[1:], 0) if state is None else state)
+        return decoded
 
     def attention_weights(self, memory: Memory, x: Tensor) -> list[Tensor]:
         """See `EncoderDecoder.attention_weights`; empty without attention."""
@@ -138,27 +138,27 @@ class CrossDecoderLayer(nn.Module):
         mask: Tensor,
         cache: tuple[Tensor, Tensor] | None,
         past: int,
-        most: int,
+        max_length: int,
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return (B, T, dim), and the keys and values of the outputs.  source: keys and values of the source."""
         _, second, third = self.norms
-        x, cache = self.self_attend(x, cache, past, most)
+        x, cache = self.self_attend(x, cache, past, max_length)
         x = x + functional.dropout(self.cross(second(x), *source, mask), self.dropout, self.training)
         return x + functional.dropout(self.dense(third(x)), self.dropout, self.training), cache
 
     def self_attend(
-        self, x: Tensor, cache: tuple[Tensor, Tensor] | None, past: int, most: int
+        self, x: Tensor, cache: tuple[Tensor, Tensor] | None, past: int, max_length: int
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the vectors after causal self-attention, and its keys and values."""
-        y, cache = self.attention(self.norms[0](x), cache, past, most)
+        y, cache = self.attention(self.norms[0](x), cache, past, max_length)
         return x + functional.dropout(y, self.dropout, self.training), cache
 
 
 class TransformerPair(EncoderDecoder):
     """The encoder-decoder transformer of arXiv:1706.03762, pre-norm as in arXiv:2002.04745.
 
-    Positions are sinusoidal; half of each source embedding counts from the beginning and half from the end of the
-    source.  most: expected number of outputs, the size of buffers.
+    Positions are sinusoidal; half of each source embedding encodes the position from the beginning and half that from the
+    end.  most: expected number of outputs, the capacity of buffers.
     """
 
     def __init__(self, dim: int, layers: int, heads: int, dropout: float, most: int) -> None:
@@ -171,8 +171,8 @@ class TransformerPair(EncoderDecoder):
         self.read_norm, self.norm = nn.LayerNorm(dim), nn.LayerNorm(dim)
 
     def _sinusoids(self, positions: Tensor, dim: int) -> Tensor:
-        found: Tensor = SinusoidalEmbedding(dim)(positions) / math.sqrt(self.dim / 2)
-        return found
+        sinusoids: Tensor = SinusoidalEmbedding(dim)(positions) / math.sqrt(self.dim / 2)
+        return sinusoids
 
     def encode(self, x: Tensor, mask: Tensor) -> Memory:
         """See `EncoderDecoder.encode`: keys and values for each layer of the decoder."""
@@ -213,10 +213,10 @@ class TransformerPair(EncoderDecoder):
 
     def attention_weights(self, memory: Memory, x: Tensor) -> list[Tensor]:
         """See `EncoderDecoder.attention_weights`."""
-        x, found = self._add_positions(x, 0), list[Tensor]()
+        x, weights = self._add_positions(x, 0), list[Tensor]()
         for k, layer in enumerate(self._layers()):
             source = (memory.tensors[2 * k], memory.tensors[2 * k + 1])
             h, _ = layer.self_attend(x, None, 0, self.most)
-            found.append(layer.cross.weights(layer.norms[1](h), source[0], memory.mask))
+            weights.append(layer.cross.weights(layer.norms[1](h), source[0], memory.mask))
             x, _ = layer(x, source, memory.mask, None, 0, self.most)
-        return found
+        return weights

@@ -27,7 +27,7 @@ Positions = Literal["learned", "rotary", "sinusoidal", "none"]
 RotaryAngles = tuple[Tensor, Tensor]  # cosines and sines, (T, d / 2) each
 MAX_LENGTH = 2**20
 ROTARY_BASE = 10_000.0
-FORGET_BIAS = 1.0  # initial bias of an LSTM's forget gates, so that it remembers (Gers et al. 2000; Jozefowicz et al. 2015)
+FORGET_BIAS = 1.0  # initial bias of an LSTM's forget gates, against forgetting (Gers et al. 2000; Jozefowicz et al. 2015)
 
 
 @dataclass(frozen=True)
@@ -81,10 +81,10 @@ class Recurrent(SequenceNet):
         """See `SequenceNet.forward`."""
         parts = () if state is None else tuple(t.transpose(0, 1).contiguous() for t in state.tensors)
         past = None if state is None else parts if len(parts) > 1 else parts[0]
-        y, total = self.cells(self._dropout(x), past)
-        cache = total if isinstance(total, tuple) else (total,)
+        y, final = self.cells(self._dropout(x), past)
+        tensors = final if isinstance(final, tuple) else (final,)
         length = x.shape[1] + (0 if state is None else state.length)
-        return self._dropout(y), State(tuple(t.transpose(0, 1) for t in cache), length)
+        return self._dropout(y), State(tuple(t.transpose(0, 1) for t in tensors), length)
 
 
 class RNN(Recurrent):
@@ -146,7 +146,7 @@ class CausalSelfAttention(nn.Module):
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """Return the output, and the keys and values so far with spare capacity: (B, heads, capacity, dim / heads) each.
 
-        past: number of valid vectors in `cache`; max_length: expected total; angles: of `rotary_angles`, if known.
+        past: number of valid vectors in `cache`; max_length: expected total; angles: from `rotary_angles`, if already computed.
         """
         b, length, dim = x.shape
         qkv = self.qkv(x).reshape(b, length, 3, self.heads, dim // self.heads).permute(2, 0, 3, 1, 4)
@@ -197,7 +197,7 @@ def rotary_angles(first: int, length: int, dim: int, like: Tensor) -> RotaryAngl
 def apply_rotary(x: Tensor, angles: RotaryAngles) -> Tensor:
     """Apply rotary position embeddings, so that q k depends on relative positions (arXiv:2104.09864, eq. 34).
 
-    x: (..., T, d); turns: (T, d / 2) each.
+    x: (..., T, d); angles: (T, d / 2) each.
     """
     cos, sin = angles
     a, b = x.chunk(2, -1)
@@ -239,7 +239,7 @@ class Decoder(SequenceNet):
     """A decoder-only transformer (arXiv:1706.03762, pre-norm as in arXiv:2002.04745); its state holds keys and values.
 
     positions: learned, up to `length`; sinusoidal, added to the input; rotary, in every layer; or none.  length: of the longest
-    expected sequence, the size of buffers; a limit for learned positions only.
+    expected sequence, the initial size of buffers; a limit for learned positions only.
     """
 
     def __init__(
@@ -263,19 +263,19 @@ class Decoder(SequenceNet):
 
     def attention_weights(self, x: Tensor) -> list[Tensor]:
         """Return the attention weights of each layer: (B, heads, T, T) each."""
-        x, found = self._add_positions(x, 0), list[Tensor]()
+        x, weights = self._add_positions(x, 0), list[Tensor]()
         for layer in self.layers:
             assert isinstance(layer, DecoderLayer)
-            found.append(layer.attention.weights(layer.norms[0](x) if layer.pre_norm else x))
+            weights.append(layer.attention.weights(layer.norms[0](x) if layer.pre_norm else x))
             x, _ = layer(x, None, 0, self.length)
-        return found
+        return weights
 
     def _add_positions(self, x: Tensor, past: int) -> Tensor:
         """Return vectors with position embeddings.  past: number of vectors before them."""
         total = past + x.shape[1]
         if self.places is not None:
             if total > self.length:
-                raise UserError(f"this transformer has learned {self.length:,} places, and a sequence has {total:,}; give a"
+                raise UserError(f"this transformer has {self.length:,} learned positions, and a sequence has {total:,}; give a"
                                 " larger length, or rotary positions")  # fmt: skip
             x = x + self.places[past:total]
         elif self.positions == "sinusoidal":

@@ -21,7 +21,7 @@ from reverie.nets.embedding import (
 )
 from reverie.nets.sdpa import scaled_dot_product_attention
 
-MAX_PATCHES = 2**16  # attention compares all pairs
+MAX_PATCHES = 2**16  # attention is quadratic in the number of patches
 
 
 def places(height: int, width: int, dim: int) -> Tensor:
@@ -35,7 +35,7 @@ def places(height: int, width: int, dim: int) -> Tensor:
 
 
 class DiTBlock(nn.Module):
-    """A transformer block with adaLN-zero: attention and an MLP, each with scale, shift and a gate that starts at zero.
+    """A transformer block with adaLN-zero: attention and an MLP, each with scale, shift and a gate that is initially zero.
 
     x: (B, L, D); e: (B, D).
     """
@@ -109,12 +109,12 @@ class Transformer(nn.Module):
         self.tell = nn.Sequential(nn.Linear(64, dim), nn.SiLU(), nn.Linear(dim, dim))
         self.label = LabelEmbedding(labels, dim) if labels else None
         self.told = conditioning_projection(cond_dim, dim) if cond_dim else None
-        row = vocabulary, length, numbers, cond_channels
-        self.condition = ConditionEncoder(*row, (height, width), dim, text_layers) if any(row) else None
+        condition_sizes = vocabulary, length, numbers, cond_channels
+        self.condition = ConditionEncoder(*condition_sizes, (height, width), dim, text_layers) if any(condition_sizes) else None
         self.enter = nn.Linear((channels * inputs + (cond_channels + 1 if cond_channels else 0)) * patch**2, dim)
         self.layers = nn.ModuleList(DiTBlock(dim, heads) for _ in range(layers))
-        inner = self.condition.dim if self.condition is not None and vocabulary and attends else 0
-        self.cross = nn.ModuleList(TextCrossAttention(dim, inner) for _ in range(layers)) if inner else None
+        text_dim = self.condition.dim if self.condition is not None and vocabulary and attends else 0
+        self.cross = nn.ModuleList(TextCrossAttention(dim, text_dim) for _ in range(layers)) if text_dim else None
         self.leave_tell = nn.Linear(dim, 2 * dim)
         self.leave = nn.Linear(dim, channels * outputs * patch**2)
         for layer in (self.leave_tell, self.leave):

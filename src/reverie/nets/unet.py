@@ -25,7 +25,7 @@ def group_norm(channels: int, groups: int, affine: bool = True) -> nn.GroupNorm:
 
 
 def zero_init(layer: nn.Conv2d) -> nn.Conv2d:
-    """Initialize a layer to zero, so that its branch contributes nothing at first."""
+    """Initialize a layer to zero, so that its branch contributes nothing initially."""
     nn.init.zeros_(layer.weight)
     assert layer.bias is not None
     nn.init.zeros_(layer.bias)
@@ -82,7 +82,7 @@ class SpatialSelfAttention(nn.Module):
         """Return x plus the attention output."""
         b, c, h, w = x.shape
         qkv = self.qkv(self.norm(x)).reshape(b, 3, self.heads, c // self.heads, h * w).transpose(-1, -2)
-        q, k, v = qkv.contiguous().unbind(1)  # non-contiguous inputs select a kernel that stores all pairs
+        q, k, v = qkv.contiguous().unbind(1)  # non-contiguous inputs select a kernel that stores the attention matrix
         attended = scaled_dot_product_attention(q, k, v)
         out: Tensor = x + self.out(attended.transpose(-1, -2).reshape(b, c, h, w))
         return out
@@ -91,8 +91,8 @@ class SpatialSelfAttention(nn.Module):
 class UNet(nn.Module):
     """A U-Net: residual blocks at several resolutions, with skip connections (arXiv:1505.04597, arXiv:2006.11239).
 
-    stem: side of the pixel squares folded into channels first (1: none).  widths: channels at each resolution, halved from one
-    to the next.  inputs, outputs: per number of the data.  fourier: exponents n of the features sin(2^n pi x) and cos(2^n pi
+    stem: side of the pixel squares folded into channels first (1: none).  widths: channels at each resolution, each half as
+    large as the previous.  inputs, outputs: per number of the data.  fourier: exponents n of the features sin(2^n pi x) and cos(2^n pi
     x), which resolve the last bits of x (arXiv:2107.00630, appendix C).  dropout: rate in each block.  vocabulary, length,
     numbers, cond_channels: of condition vectors, see `ConditionEncoder`; text_layers: of its encoder; attends: whether to use
     cross-attention to the text.  x: (B, C inputs, H, W); level: (B,); cond: (B,) labels, (B, R) condition vectors or None;
@@ -138,8 +138,10 @@ class UNet(nn.Module):
         self.tell = nn.Sequential(nn.Linear(64, embedding_dim), nn.SiLU(), nn.Linear(embedding_dim, embedding_dim))
         self.label = LabelEmbedding(labels, embedding_dim) if labels else None
         self.told = conditioning_projection(cond_dim, embedding_dim) if cond_dim else None
-        row = vocabulary, length, numbers, cond_channels
-        self.condition = ConditionEncoder(*row, (height, width), embedding_dim, text_layers) if any(row) else None
+        condition_sizes = vocabulary, length, numbers, cond_channels
+        self.condition = (
+            ConditionEncoder(*condition_sizes, (height, width), embedding_dim, text_layers) if any(condition_sizes) else None
+        )
 
         def block(inputs: int, outputs: int) -> ResidualBlock:
             return ResidualBlock(inputs, outputs, embedding_dim, groups, conditioning, dropout)
@@ -152,10 +154,10 @@ class UNet(nn.Module):
         for k, wide in enumerate(widths[:-1]):
             self.down.append(nn.ModuleList(block(wide, wide) for _ in range(blocks)))
             self.shrink.append(nn.Conv2d(wide, widths[k + 1], 2, stride=2))
-        low = widths[-1]
-        self.middle = nn.ModuleList(block(low, low) for _ in range(2 * blocks))
-        self.attention = SpatialSelfAttention(low, groups) if attention else None
-        self.cross = TextCrossAttention(low, self.condition.dim) if self.condition and vocabulary and attends else None
+        lowest = widths[-1]
+        self.middle = nn.ModuleList(block(lowest, lowest) for _ in range(2 * blocks))
+        self.attention = SpatialSelfAttention(lowest, groups) if attention else None
+        self.cross = TextCrossAttention(lowest, self.condition.dim) if self.condition and vocabulary and attends else None
         self.grow, self.up = nn.ModuleList(), nn.ModuleList()
         for k in range(len(widths) - 2, -1, -1):
             wide = widths[k]
