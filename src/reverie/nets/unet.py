@@ -92,11 +92,11 @@ class UNet(nn.Module):
     """A U-Net: residual blocks at several resolutions, with skip connections (arXiv:1505.04597, arXiv:2006.11239).
 
     stem: side of the pixel squares folded into channels first (1: none).  widths: channels at each resolution, each half as
-    large as the previous.  inputs, outputs: per number of the data.  fourier: exponents n of the features sin(2^n pi x) and cos(2^n pi
-    x), which resolve the last bits of x (arXiv:2107.00630, appendix C).  dropout: rate in each block.  vocabulary, length,
-    numbers, cond_channels: of condition vectors, see `ConditionEncoder`; text_layers: of its encoder; attends: whether to use
-    cross-attention to the text.  x: (B, C inputs, H, W); level: (B,); cond: (B,) labels, (B, R) condition vectors or None;
-    conditioning: (B, K), further parameters (augmentation, cluster) or None.
+    large as the previous.  inputs, outputs: per number of the data.  fourier: exponents n of the features sin(2^n pi x) and
+    cos(2^n pi x), which resolve the last bits of x (arXiv:2107.00630, appendix C).  dropout: rate in each block.  vocabulary,
+    length, numbers, cond_channels: of condition vectors, see `ConditionEncoder`; text_layers: of its encoder; attends: whether
+    to use cross-attention to the text.  x: (B, C inputs, H, W); level: (B,); cond: (B,) labels, (B, R) condition vectors or
+    None; conditioning: (B, K), further parameters (augmentation, cluster) or None.
     """
 
     def __init__(
