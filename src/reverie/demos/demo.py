@@ -71,7 +71,7 @@ def _check_matrix(value: Any, label: str) -> list[list[int]]:
 class Demo:
     """A formula that is evaluated interactively.
 
-    text: three sentences; formula, more_formulas: LaTeX; command: prints or plots the same, with RUN and DATA as placeholders;
+    text: three sentences; formula, more_formulas: LaTeX; command: the equivalent command, with RUN and DATA as placeholders;
     compute: returns {"panels": [...]} of the kinds in `reverie.demos.panels`; requires: what the run must have;
     hidden: shown on another page than Demos.
     """
@@ -92,15 +92,15 @@ class Demo:
         return self.requires != "nothing"
 
     def describe(self) -> dict[str, Any]:
-        """Return what a page shows before the demo is evaluated."""
+        """Return the data of a page before the demo is evaluated."""
         return {
             "title": self.title, "text": self.text, "command": self.command, "requires": self.requires, "hidden": self.hidden,
             "controls": [asdict(control) for control in self.controls],
         }  # fmt: skip
 
     def check(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a value for each control, by default its own; raise UserError for unknown controls and invalid values."""
-        known = {control.name: control for control in self.controls}
+        """Return a value for each control, its default if missing; raise UserError for unknown controls and invalid values."""
+        controls = {control.name: control for control in self.controls}
         for name in values:
-            pick(known, name, f"control of the demo {self.title!r}:")
-        return {name: c.check(values[name]) if name in values else c.default for name, c in known.items()}
+            pick(controls, name, f"control of the demo {self.title!r}:")
+        return {name: c.check(values[name]) if name in values else c.default for name, c in controls.items()}

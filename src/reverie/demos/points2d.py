@@ -43,7 +43,7 @@ def _conditioned(run: Run, label: str) -> Denoiser:
 
 
 def _optimal(run: Run, data: Dataset, label: str) -> Denoiser:
-    """Return the optimal denoiser of the data, or of those with a label."""
+    """Return the optimal denoiser of the data, or of the data with a label."""
     x, labels = data.batch(evenly_spaced_indices(len(data), MAX_DATA))
     if label and labels is not None and label in run.config.data.labels:
         x = x[labels == run.config.data.labels.index(label)]
@@ -67,7 +67,7 @@ def _vectors(denoiser: Denoiser, x: Tensor, t: float, kind: str) -> Tensor:
         inner = WithCondition(denoiser.inner, denoiser.cond.expand(len(x)))
     alpha, sigma = (float(c) for c in inner.schedule(t))
     if kind == "score":
-        return sigma * inner.score(x, t)  # of a length that can be plotted at every noise level
+        return sigma * inner.score(x, t)  # scaled to a similar length at every noise level
     if kind == "velocity":
         return inner.velocity(x, t)
     return inner(x, t).x0 - x / max(alpha, 1e-3)

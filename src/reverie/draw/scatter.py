@@ -1,4 +1,4 @@
-"""Scatter plots of points: axes with column names and a scale each, pair plots, and films."""
+"""Scatter plots of points: axes with column names and separate scales, pair plots, and films."""
 
 from __future__ import annotations
 

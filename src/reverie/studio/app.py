@@ -84,7 +84,7 @@ class Studio:
 
     @asynccontextmanager
     async def _lifespan(self, _: object) -> AsyncIterator[None]:
-        """Load the constants before the first request; at the end cancel jobs, while trainings continue."""
+        """Load the constants before the first request; at shutdown cancel jobs; trainings continue."""
         loading = asyncio.ensure_future(run_in_threadpool(self.summaries.studio))
         yield
         loading.cancel()
@@ -143,7 +143,7 @@ class Studio:
         body = await _parse(request, kind)
 
         def run(job: Job) -> dict[str, Any]:
-            with api.confined(self.library.root):  # a run may come from anyone
+            with api.confined(self.library.root):  # run folders are untrusted
                 return function(self.open_runs, job, body)
 
         job = Job(run)

@@ -158,7 +158,7 @@ class WorkQueue:
 
 
 class EventStream:
-    """A response that streams the events of a channel; calls `on_disconnect` when the client leaves or reads nothing for long.
+    """A response that streams the events of a channel; calls `on_disconnect` when the client disconnects or stalls.
 
     is_contested: whether other jobs wait for this client's job, which shortens the timeout.
     """
@@ -170,7 +170,7 @@ class EventStream:
         self._sent, self._sending = 0, False  # bytes sent, and whether a send is in progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until they end or the client is gone."""
+        """Send events until they end or the client disconnects."""
         unread = scope.get("state", {}).get("unread", lambda: 0)
         sending = asyncio.ensure_future(self._send(send))
         ends = (sending, asyncio.ensure_future(_disconnected(receive)), asyncio.ensure_future(self._until_stalled(unread)))

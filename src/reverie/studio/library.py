@@ -89,7 +89,7 @@ class Library:
         return list(self._data.values())
 
     def source(self, key: str) -> str:
-        """Return the DATA argument of a key: a built-in dataset's name as it is, an id's path."""
+        """Return the DATA argument for a key: the name of a built-in dataset, or the path of an id."""
         if key in api.names_of("data"):
             return key
         if key not in self._data:

@@ -21,7 +21,7 @@ from reverie.studio.trainings import Trainings
 
 PREVIEW = re.compile(r"step-(\d{7,12})\.png|labels\.png")
 MAX_PREVIEW = 2**25  # bytes
-MAX_ROWS = 1500  # of metrics that are sent for one run
+MAX_ROWS = 1500  # rows of metrics sent per run
 CURVES = (
     "i", "seconds", "fraction", "loss", "held_out", "held_out_levels", "train_loss", "per_second", "unit", "preview_score",
 )  # fmt: skip

@@ -21,7 +21,7 @@ from reverie.base.visible import visible
 from reverie.studio.library import Library, LibraryItem
 
 LOGS = ".studio"  # folder of the output of trainings
-LOG_TAIL = 4000  # bytes of it that the page shows
+LOG_TAIL = 4000  # bytes of output that the page shows
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._=-]{0,63}")
 MAX_TEXT = 200
 MAX_RUNNING, MAX_QUEUED = 2, 16
@@ -43,7 +43,7 @@ class FormField:
 
 @dataclass
 class StartedTraining:
-    """A training that this server has started, or has queued: then it has no process yet."""
+    """A training that this server started or queued; a queued one has no process."""
 
     run: LibraryItem
     arguments: list[str]
@@ -58,7 +58,7 @@ class StartedTraining:
 
 @dataclass
 class Trainings:
-    """Starts, stops and resumes trainings below the opened folder, one of each run; queues those beyond MAX_RUNNING."""
+    """Starts, stops and resumes trainings below the opened folder, at most one per run; queues those beyond MAX_RUNNING."""
 
     library: Library
     form: Sequence[FormField]

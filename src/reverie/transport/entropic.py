@@ -20,7 +20,7 @@ from reverie.transport.softmin import SoftMin
 
 ANDERSON_MEMORY = 20  # past iterates that Anderson acceleration combines
 EPSILON_DECAY = 0.25  # factor of epsilon from one stage to the next
-STAGE_ERROR, STAGE_STEPS = 0.05, 20  # where a stage before the last one stops
+STAGE_ERROR, STAGE_STEPS = 0.05, 20  # stopping criteria of every stage except the last
 
 
 @dataclass(frozen=True, eq=False)

@@ -92,7 +92,7 @@ def between(x: Any, y: Any, a: Weights = None, b: Weights = None, cost: str | Co
     a, b = check_weights(a, x.shape[:-1], "a", x), check_weights(b, y.shape[:-1], "b", y)
     if function is squared:
         centre = (b[..., None] * y).detach().sum(-2, keepdim=True)
-        left, right = squared_factors(x - centre, y - centre)  # work per point is done once
+        left, right = squared_factors(x - centre, y - centre)  # per-point terms are computed once
         return Problem(a, b, lambda rows: (left[..., rows, :] @ right.mT).clamp_(min=0), dtype, symmetric)
 
     def tile(rows: slice) -> Tensor:

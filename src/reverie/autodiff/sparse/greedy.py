@@ -57,7 +57,7 @@ def distance_one(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
 def star(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
     """Colour vertices so that neighbours differ and no path of four vertices has only two colours.
 
-    Edges of two colours then form stars; each is kept with its hub (Gebremedhin, Tarafdar, Manne and Pothen,
+    Edges of two colours then form stars; each is stored with its hub (Gebremedhin, Tarafdar, Manne and Pothen,
     "New acyclic and star coloring algorithms with application to computing Hessians", SISC 29, 2007, algorithm 4.1).
     """
     neighbours = lists(graph)
@@ -109,7 +109,7 @@ def star(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
 def acyclic(graph: sparse.csr_array, order: np.ndarray) -> np.ndarray:
     """Colour vertices so that neighbours differ and every cycle has three colours.
 
-    Edges of two colours then form trees, kept as disjoint sets (Gebremedhin et al. 2007, algorithm 3.1).
+    Edges of two colours then form trees, stored as disjoint sets (Gebremedhin et al. 2007, algorithm 3.1).
     """
     neighbours = lists(graph)
     n = graph.shape[0]

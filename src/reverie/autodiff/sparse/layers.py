@@ -102,7 +102,7 @@ def _product(first: str, second: str, added_to: str | None = None) -> Rule:
 
 
 def attention(call: Call) -> list[Pattern | None]:
-    """Each query depends on all keys and values of its head (which heads may share) and on its row of the mask.
+    """Each query depends on all keys and values of its head (heads may share them) and on its row of the mask.
 
     In causal attention query i depends on keys up to i.
     """

@@ -9,7 +9,7 @@ from scipy import sparse
 
 from reverie.base.errors import UserError
 
-MAX_EDGES = 200_000_000  # of a column intersection graph, by memory
+MAX_EDGES = 200_000_000  # of a column intersection graph, limited by memory
 
 Graph = Callable[[], sparse.csr_array]  # the conflict graph, computed on demand
 

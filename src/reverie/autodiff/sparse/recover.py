@@ -72,7 +72,8 @@ def recovery(pattern: sparse.csr_array, problem: str, colors: np.ndarray, row_co
 def _by_substitution(pattern: sparse.csr_array, i: np.ndarray, j: np.ndarray, colors: np.ndarray) -> Recovery:
     """Remove the leaves of all two-coloured trees simultaneously until no edge is left.
 
-    Row i of product c_j is the sum of all entries of row i in columns of colour c_j.  If all but one are known, so is that one.
+    Row i of product c_j is the sum of all entries of row i in columns of colour c_j.  If all but one are known, subtraction
+    gives the last.
     """
     k, n = int(colors.max(initial=-1)) + 1, pattern.shape[0]
     if (np.asarray(colors)[i] == np.asarray(colors)[j])[i != j].any():

@@ -33,7 +33,7 @@ const withBody = (body, signal) => ({
 
 export const post = async (path, body = {}) => parseResponse(await send(path, withBody(body)));
 
-/** Start a job and return {done, cancel}; `on` has a function for each kind of event.  Empty fields of the request are left out. */
+/** Start a job and return {done, cancel}; `on` has a function for each kind of event.  Empty fields of the request are omitted. */
 export function startJob(kind, request, on = {}) {
   const control = new AbortController();
   const fields = Object.fromEntries(Object.entries(request).filter(([, v]) => v !== "" && v !== null && v !== undefined));

@@ -13,23 +13,23 @@ function heldOut(run) {
   return same.length ? { run, rows: same, measure: unit || run.measure, data: run.fingerprint } : null;
 }
 
-/** A chart for each measure and dataset, because only equal ones are comparable, and notes on runs without a counterpart. */
+/** One chart per measure and dataset, because only these metrics are comparable, and notes on runs that cannot be compared. */
 function Curves({ runs }) {
-  const found = runs.map(heldOut);
+  const results = runs.map(heldOut);
   const byMeasure = {};
-  for (const one of found.filter(Boolean)) (byMeasure[`${one.measure} ${one.data}`] ??= []).push(one);
+  for (const result of results.filter(Boolean)) (byMeasure[`${result.measure} ${result.data}`] ??= []).push(result);
   const groups = Object.values(byMeasure);
   const single = (group) => {
-    const others = found.filter((one) => one && one !== group[0]);
-    const reason = others.some((one) => one.measure === group[0].measure) ? "the other runs use other data" : "the other runs use another measure";
+    const others = results.filter((result) => result && result !== group[0]);
+    const reason = others.some((result) => result.measure === group[0].measure) ? "the other runs use other data" : "the other runs use another measure";
     return `${group[0].run.name} (${group[0].measure} on ${group[0].run.data}) cannot be compared with another run: ${reason}.`;
   };
   const notes = [
-    ...groups.filter((group) => group.length === 1 && found.length > 1).map(single),
-    ...runs.filter((_, k) => !found[k]).map((run) => `${run.name} has no held-out metrics, so it has no curve.`),
+    ...groups.filter((group) => group.length === 1 && results.length > 1).map(single),
+    ...runs.filter((_, k) => !results[k]).map((run) => `${run.name} has no held-out metrics, so it has no curve.`),
   ];
   return html`<div class="charts">${groups.map((group) => {
-    const steps = [...new Set(group.flatMap((one) => one.rows.map((row) => row.i)))].sort((a, b) => a - b);
+    const steps = [...new Set(group.flatMap((result) => result.rows.map((row) => row.i)))].sort((a, b) => a - b);
     const series = group.map(({ run, rows }) => {
       const at = Object.fromEntries(rows.map((row) => [row.i, row.held_out]));
       return { name: run.name, y: steps.map((i) => at[i] ?? null), k: runs.indexOf(run) };

@@ -155,17 +155,17 @@ export function Empty({ title, children }) {
 const unusable = (run) => (run.problem ? `it cannot be loaded: ${run.problem}` : run.preparing ? "its training has not written a model yet" : "");
 
 /**
- * The run of a page: that of the address, or the first suitable one if the address has none.  An unsuitable run is never
+ * The run that the address names, or the first suitable run if it names none.  An unsuitable run is never
  * replaced silently.  unsuitable: returns why a run is unsuitable, or "".
  */
 export function selectRun(runs, requested, unsuitable = () => "") {
   const suitable = runs.filter((run) => !unusable(run) && !unsuitable(run));
-  const found = runs.find((run) => run.id === requested);
-  const why = !requested ? "" : found ? unusable(found) || unsuitable(found) : "it is no longer in the folder";
-  return { id: why ? "" : found?.id ?? suitable[0]?.id ?? "", suitable, why, name: found?.name ?? "The run" };
+  const match = runs.find((run) => run.id === requested);
+  const why = !requested ? "" : match ? unusable(match) || unsuitable(match) : "it is no longer in the folder";
+  return { id: why ? "" : match?.id ?? suitable[0]?.id ?? "", suitable, why, name: match?.name ?? "The run" };
 }
 
-/** Why the run of the address is unsuitable, with a button for each suitable one. */
+/** Why the run in the address is unsuitable, with a button for each suitable one. */
 export function Unsuitable({ selection }) {
   return html`<div class="problem" role="alert"><p><b>${selection.name}</b> cannot be used here: ${selection.why}.</p>
     ${selection.suitable.length ? html`<p>Choose another run:</p><div class="actions">${selection.suitable.slice(0, 12).map((run) => html`<button type="button" onClick=${() => setQuery({ run: run.id })}>${run.name}</button>`)}</div>`
@@ -187,11 +187,11 @@ export function Tile({ image, k, row = 0, width, height, alt }) {
     context.clearRect(0, 0, width, height);
     context.drawImage(image, k * width, row * height, width, height, 0, 0, width, height);
   }, [image, k, row, width, height]);
-  const aria = alt ? { role: "img", "aria-label": alt } : { "aria-hidden": "true" }; // then its button has the label
+  const aria = alt ? { role: "img", "aria-label": alt } : { "aria-hidden": "true" }; // without alt, the enclosing button has the label
   return html`<canvas class="pixels" ref=${canvas} width=${width} height=${height} ...${aria}></canvas>`;
 }
 
-/** An image of the server, enlarged without smoothing. */
+/** An image from the server, enlarged without smoothing. */
 export function Picture({ src, alt, class: extra = "" }) {
   return src ? html`<img class="pixels ${extra}" src=${src} alt=${alt} />` : null;
 }

@@ -44,7 +44,7 @@ export function Data({ here }) {
         <dl class="settings">${rest.map(([k, v]) => html`<dt>${k.replaceAll("_", " ")}</dt><dd>${format(v)}</dd>`)}</dl>
         <${Notes} notes=${report.notes} /></section>
       ${labels.length > 0 && html`<section class="panel"><${Bars} title="${count(labels.length)} classes" items=${labels.slice(0, 40).map(([name, value]) => ({ name, value }))} /></section>`}
-      ${broken.length > 0 && html`<section class="panel findings"><h2>${count(broken.length)} unreadable file${broken.length > 1 ? "s" : ""}</h2><ul>${broken.map((one) => html`<li>${format(one)}</li>`)}</ul></section>`}
+      ${broken.length > 0 && html`<section class="panel findings"><h2>${count(broken.length)} unreadable file${broken.length > 1 ? "s" : ""}</h2><ul>${broken.map((file) => html`<li>${format(file)}</li>`)}</ul></section>`}
       <div class="actions"><a class="button main" href="#/train?data=${encodeURIComponent(selected)}">Train on this dataset</a></div></div>
     </div><${Code} title="Command" text=${result.command} />`}`;
 }

@@ -25,8 +25,8 @@ function Draggable({ control, value, change, colour }) {
   };
   const down = (event) => {
     const [x, y] = at(event);
-    const off = value.map(([u, v]) => Math.hypot(u - x, v - y));
-    dragged.current = dragged.last = off.indexOf(Math.min(...off));
+    const distances = value.map(([u, v]) => Math.hypot(u - x, v - y));
+    dragged.current = dragged.last = distances.indexOf(Math.min(...distances));
     event.currentTarget.setPointerCapture(event.pointerId);
   };
   const move = (event) => {
@@ -103,7 +103,7 @@ export function Panels({ panels }) {
       case "bars": return html`<${Bars} format=${withSymbols} title=${p.title} items=${p.items} unit=${p.unit} />`;
       case "text": return html`<ul class="textlines">${p.lines.map((l) => html`<li>${withSymbols(l)}</li>`)}</ul>`;
       case "plot2d": return html`<div class="items large"><${Plot2DPanel} panel=${p} /></div>`;
-      case "plots2d": return html`<div class="items large">${p.items.map((one) => html`<${Plot2DPanel} panel=${one} />`)}</div>`;
+      case "plots2d": return html`<div class="items large">${p.items.map((plot) => html`<${Plot2DPanel} panel=${plot} />`)}</div>`;
       case "formula": return html`<${Formula} source=${p.formula} />`;
       case "graph": return html`<${Graph} panel=${p} />`;
       default: return null;
@@ -119,7 +119,7 @@ function Formula({ source }) {
   return html`<div class="formula" ref=${element} tabindex="0" role="group" aria-label="Formula"></div>`;
 }
 
-/** The values of a demo's controls, in the address where they are short, and its result, computed again after each change. */
+/** The control values of a demo, stored in the address except for points and matrices, and its result, recomputed after each change. */
 export function useDemo(demo, query, run, image = "") {
   const [own, setOwn] = useState({});
   const job = useJob();

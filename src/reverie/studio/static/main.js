@@ -35,7 +35,7 @@ function App() {
   const [studio, setStudio] = useState(null);
   const [runs, setRuns] = useState(null);
   const [problem, setProblem] = useState("");
-  const refresh = () => get("/api/runs").then((found) => (setRuns(found), setProblem("")), (e) => setProblem(e.message));
+  const refresh = () => get("/api/runs").then((rows) => (setRuns(rows), setProblem("")), (e) => setProblem(e.message));
   useEffect(() => {
     get("/api/studio").then(setStudio, (e) => setProblem(e.message));
     refresh();

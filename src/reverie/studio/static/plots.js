@@ -11,9 +11,9 @@ const css = (name) => getComputedStyle(document.documentElement).getPropertyValu
 function useRedraw() {
   const [n, set] = useState(0);
   useEffect(() => {
-    const again = () => set((k) => k + 1);
-    addEventListener("themechange", again);
-    return () => removeEventListener("themechange", again);
+    const redraw = () => set((k) => k + 1);
+    addEventListener("themechange", redraw);
+    return () => removeEventListener("themechange", redraw);
   }, []);
   return n;
 }
@@ -75,16 +75,16 @@ export function Chart({ x, series, title, xlabel = "", log = false, height = 220
 
 /** items: [{name, value, note?}] */
 export function Bars({ items, title, unit = "", format = plain }) {
-  const most = Math.max(1e-12, ...items.map((i) => Math.abs(i.value ?? 0)));
+  const max = Math.max(1e-12, ...items.map((i) => Math.abs(i.value ?? 0)));
   return html`<figure class="bars" role="img" aria-label="${title}: ${items.map((i) => `${i.name} ${i.value}`).join(", ")}">
     <figcaption aria-hidden="true">${format(title)}</figcaption>
     <div class="barlist ${items.length > 14 ? "many" : ""}">${items.map((i) => html`<div class="barrow">
       <span class="barname">${format(i.name)}</span>
-      <span class="barline"><span class=${i.value < 0 ? "minus" : ""} style=${{ width: `${(100 * Math.abs(i.value ?? 0)) / most}%` }}></span></span>
+      <span class="barline"><span class=${i.value < 0 ? "minus" : ""} style=${{ width: `${(100 * Math.abs(i.value ?? 0)) / max}%` }}></span></span>
       <span class="barvalue">${i.value === null ? "–" : Number(i.value.toPrecision(3))} ${unit}</span></div>`)}</div></figure>`;
 }
 
-/** The limits of x and of y; a single pair is for both. */
+/** The limits of x and of y; a single pair applies to both. */
 const bothLimits = (limits) => (Array.isArray(limits[0]) ? limits : [limits, limits]);
 
 /** Round numbers between two limits, about n of them. */
@@ -221,8 +221,8 @@ export function limitsOf(points) {
     return [(low + high) / 2, Math.max((high - low) / 2, 1e-6) * 1.2];
   });
   const [a, b] = halves.map(([, half]) => half);
-  const most = Math.max(a, b);
-  return halves.map(([middle, half]) => (most < 2 * Math.min(a, b) ? [middle - most, middle + most] : [middle - half, middle + half]));
+  const widest = Math.max(a, b);
+  return halves.map(([middle, half]) => (widest < 2 * Math.min(a, b) ? [middle - widest, middle + widest] : [middle - half, middle + half]));
 }
 
 /** The first two columns of points; a single column is plotted against 0. */

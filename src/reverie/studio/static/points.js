@@ -67,20 +67,20 @@ function AnimationTab({ run, query, studio }) {
   const [start, setStart] = useState(null);
   const sample = () => {
     const request = sampleRequest({ ...query, n: query.n ?? 2000 }, run);
-    const mine = [];
+    const received = [];
     play(false);
     setFrames([]);
     job.run(startJob("sample", request, {
       ...job.on, start: setStart,
       frame: (f) => {
-        mine.push({ t: f.t, x: unpackFloats(f.x) });
-        if (mine.length === 1) setLimits(limitsOf(mine[0].x));
+        received.push({ t: f.t, x: unpackFloats(f.x) });
+        if (received.length === 1) setLimits(limitsOf(received[0].x));
         job.on.progress({ label: `t = ${f.t.toFixed(2)}`, done: f.step + 1, total: f.steps });
-        setFrames([...mine]);
-        setAt(mine.length - 1);
+        setFrames([...received]);
+        setAt(received.length - 1);
       },
     }), (result) => {
-      setFrames([...mine, { t: 0, x: unpackFloats(result.points) }]);
+      setFrames([...received, { t: 0, x: unpackFloats(result.points) }]);
       setAt(0);
       play(true);
     });

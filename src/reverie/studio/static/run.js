@@ -5,14 +5,14 @@ import { Code, NumberInput, Problem, Progress, ago, bytes, count, duration } fro
 import { Chart } from "./plots.js";
 import { go } from "./state.js";
 
-/** The details of a run, loaded again when the id changes. */
+/** The details of a run, reloaded when the id changes. */
 export function useRun(id) {
   const [run, set] = useState(null);
   useEffect(() => {
     set(null);
     if (!id) return undefined;
     let here = true;
-    get(`/api/runs/${id}`).then((found) => here && set(found), () => here && set(null));
+    get(`/api/runs/${id}`).then((details) => here && set(details), () => here && set(null));
     return () => {
       here = false;
     };
@@ -20,8 +20,8 @@ export function useRun(id) {
   return run && run.id === id ? run : null;
 }
 
-/** A setting as text; settings of its own as key=value. */
-const format = (v) => (Array.isArray(v) ? v.map(format).join(", ") || "none" : v && typeof v === "object" ? Object.entries(v).map(([k, one]) => `${k}=${format(one)}`).join(", ") : String(v));
+/** A setting as text; nested settings as key=value. */
+const format = (v) => (Array.isArray(v) ? v.map(format).join(", ") || "none" : v && typeof v === "object" ? Object.entries(v).map(([k, value]) => `${k}=${format(value)}`).join(", ") : String(v));
 
 /** Whether the training of a run is queued. */
 const isQueued = (run) => run.queued !== null && run.queued !== undefined;
@@ -63,9 +63,9 @@ export function RunPage({ here, refresh }) {
   useEffect(() => {
     let stop = () => {};
     get(`/api/runs/${id}`).then(
-      (found) => {
-        set(found);
-        if (found.training || isQueued(found)) stop = monitor(id, (next) => (set(next), next.training || isQueued(next) || refresh()));
+      (details) => {
+        set(details);
+        if (details.training || isQueued(details)) stop = monitor(id, (next) => (set(next), next.training || isQueued(next) || refresh()));
       },
       (error) => setProblem(error.message),
     );

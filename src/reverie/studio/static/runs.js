@@ -7,9 +7,9 @@ export function Runs({ here, runs }) {
   const [selected, select] = useState([]);
   const search = here.query.search || "";
   const words = search.toLowerCase().split(/\s+/).filter(Boolean);
-  const found = runs.filter((run) => words.every((w) => `${run.name} ${run.data} ${run.family} ${run.verdict} ${run.kind}`.toLowerCase().includes(w)));
-  const usable = found.filter((run) => !run.problem || run.training || run.preparing);
-  const broken = found.filter((run) => run.problem && !run.training && !run.preparing);
+  const matches = runs.filter((run) => words.every((w) => `${run.name} ${run.data} ${run.family} ${run.verdict} ${run.kind}`.toLowerCase().includes(w)));
+  const usable = matches.filter((run) => !run.problem || run.training || run.preparing);
+  const broken = matches.filter((run) => run.problem && !run.training && !run.preparing);
   const toggle = (id) => select(selected.includes(id) ? selected.filter((p) => p !== id) : [...selected, id]);
   return html`
     <div class="pagehead"><h1>Runs</h1><p class="lead">Train models on your data, compare them and sample from them.</p></div>
@@ -30,6 +30,6 @@ export function Runs({ here, runs }) {
         <td class="number">${run.held_out !== undefined && run.held_out !== null ? `${Number(run.held_out.toPrecision(4))} ${run.unit}` : ""}</td>
         <td>${run.failed || run.verdict || ""}</td>
         <td class="soft">${run.bytes ? html`${ago(run.age)}<br />${bytes(run.bytes)}` : ""}</td></tr>`)}</tbody></table></div>`}
-    ${runs.length > 0 && !found.length && html`<p>No run matches all of these words.</p>`}
+    ${runs.length > 0 && !matches.length && html`<p>No run matches all of these words.</p>`}
     ${broken.length > 0 && html`<details class="panel more"><summary>${broken.length} folder${broken.length > 1 ? "s" : ""} that cannot be loaded</summary><ul>${broken.map((run) => html`<li><b>${run.name}</b>: ${run.problem}</li>`)}</ul></details>`}`;
 }

@@ -90,16 +90,16 @@ function Sampling({ run, query, studio, selection }) {
     setAt(-1);
     setResult(null);
     select(0);
-    const mine = frames.current;
+    const received = frames.current;
     const onFrame = async (frame) => {
       job.on.progress({ label: `t = ${frame.t.toFixed(2)}`, done: frame.step + 1, total: frame.steps });
-      const k = mine.push({ t: frame.t }) - 1;
-      mine[k] = images ? { ...mine[k], image: await loadImage(frame.image) } : { ...mine[k], x: unpackFloats(frame.x), x0: unpackFloats(frame.x0), columns: frame.x.shape[1] };
-      if (mine === frames.current) setCount(mine.length);
+      const k = received.push({ t: frame.t }) - 1;
+      received[k] = images ? { ...received[k], image: await loadImage(frame.image) } : { ...received[k], x: unpackFloats(frame.x), x0: unpackFloats(frame.x0), columns: frame.x.shape[1] };
+      if (received === frames.current) setCount(received.length);
     };
-    job.run(startJob("sample", request, { ...job.on, start: setStart, frame: onFrame }), async (found) => {
-      const atlas = images ? await loadImage(found.image) : null;
-      if (mine === frames.current) setResult({ ...found, atlas, request });
+    job.run(startJob("sample", request, { ...job.on, start: setStart, frame: onFrame }), async (response) => {
+      const atlas = images ? await loadImage(response.image) : null;
+      if (received === frames.current) setResult({ ...response, atlas, request });
     });
   };
   const ready = frames.current.filter((f) => f.image || f.x);
@@ -175,7 +175,7 @@ function Inspector({ result, k, width, height, frame, sampleAgain }) {
   const job = useJob();
   const [saved, save] = useStored("kept", []); // the key and its fields are stored in browsers
   const request = result.request;
-  const one = { ...request, n: 1, first: k };
+  const single = { ...request, n: 1, first: k };
   const label = result.labels?.[k];
   const crop = () => {
     const canvas = document.createElement("canvas");
@@ -183,8 +183,8 @@ function Inspector({ result, k, width, height, frame, sampleAgain }) {
     canvas.getContext("2d").drawImage(result.atlas, k * width, 0, width, height, 0, 0, width, height);
     return canvas.toDataURL("image/png");
   };
-  const findNearest = () => job.run(startJob("nearest", { samples: result.samples }, job.on), async (found) => setNearest({ ...found, atlas: await loadImage(found.image) }));
-  const downloadAs = (format) => job.run(startJob("sample-file", { ...one, format }, job.on), (file) => download(file.url, file.name));
+  const findNearest = () => job.run(startJob("nearest", { samples: result.samples }, job.on), async (response) => setNearest({ ...response, atlas: await loadImage(response.image) }));
+  const downloadAs = (format) => job.run(startJob("sample-file", { ...single, format }, job.on), (file) => download(file.url, file.name));
   return html`<section class="panel inspector" aria-label="Selected image">
     <div class="trio">
       <figure><${Tile} image=${frame?.image} k=${k} row=${0} width=${width} height=${height} alt="Noisy sample at this time" /><figcaption>noisy sample, t = ${frame?.t.toFixed(2)}</figcaption></figure>
@@ -212,5 +212,5 @@ function Saved() {
   const [saved, save] = useStored("kept", []);
   if (!saved.length) return null;
   return html`<section class="panel" aria-label="Saved images"><div class="row"><h2>Saved images</h2><button type="button" class="quiet" onClick=${() => save([])}>Remove all</button></div>
-    <div class="saved">${saved.map((one) => html`<a href=${one.query} title="seed ${one.seed}, image ${one.k}"><${Picture} src=${one.src} alt="Saved: seed ${one.seed}, image ${one.k}" /></a>`)}</div></section>`;
+    <div class="saved">${saved.map((item) => html`<a href=${item.query} title="seed ${item.seed}, image ${item.k}"><${Picture} src=${item.src} alt="Saved: seed ${item.seed}, image ${item.k}" /></a>`)}</div></section>`;
 }

@@ -18,7 +18,7 @@ async function base64(blob) {
   return url.slice(url.indexOf(",") + 1);
 }
 
-/** An input image: uploaded, or sampled from the run; storageKey: of an image that another page passes on. */
+/** An input image: uploaded, or sampled from the run; storageKey: session storage key of an image from another page. */
 export function useUpload(run, storageKey) {
   const [image, set] = useState(null);
   const job = useJob();
@@ -160,9 +160,9 @@ function ViewTransition({ views, k, run }) {
   };
   useEffect(() => {
     let here = true;
-    Promise.all(views.map((v) => loadImage(v.image))).then((found) => {
+    Promise.all(views.map((v) => loadImage(v.image))).then((images) => {
       if (!here) return;
-      found.forEach((image, v) => {
+      images.forEach((image, v) => {
         sources.current[v] = image;
         const copy = document.createElement("canvas");
         [copy.width, copy.height] = [width, height];
@@ -230,8 +230,8 @@ function Steering({ run, query, studio, mode }) {
       },
       illusion: () => ({ ...base, label: "", views, labels: labels.length ? viewLabels : [], guidance: labels.length && query.guidance ? Number(query.guidance) : null }),
     };
-    job.run(startJob(mode, requests[mode](), job.on), async (found) => {
-      setResult({ ...found, mode, n: mode === "interpolate" ? 12 : n, atlas: found.image ? await loadImage(found.image) : null });
+    job.run(startJob(mode, requests[mode](), job.on), async (response) => {
+      setResult({ ...response, mode, n: mode === "interpolate" ? 12 : n, atlas: response.image ? await loadImage(response.image) : null });
       select(0);
     });
   };

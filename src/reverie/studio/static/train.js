@@ -8,10 +8,10 @@ const ACRONYMS = { Ema: "EMA", Kl: "KL", Lora: "LoRA" };
 const FIRST = ["minutes", "family", "size", "seed"];
 
 /** The kind of the data, which options can change. */
-function kindOf(known, options) {
+function kindOf(dataKind, options) {
   if (options.pairs) return "pairs";
   if (options.text) return "text";
-  return options.window && known === "points" ? "series" : known;
+  return options.window && dataKind === "points" ? "series" : dataKind;
 }
 
 export function FormField({ field, value, change, studio, kind }) {
@@ -32,24 +32,24 @@ export function Train({ here, studio, runs, refresh }) {
   const [options, setOptions] = useState({ minutes: 2 });
   const [problem, setProblem] = useState("");
   const [busy, setBusy] = useState(false);
-  const [known, setKnown] = useState({});
+  const [description, setDescription] = useState({});
   const selected = here.query.data || "digits8";
-  const found = data?.local.find((d) => d.id === selected);
-  const base = (found ? found.name.split("/").pop() : selected).replace(/[^A-Za-z0-9._=-]+/g, "-").replace(/^[^A-Za-z0-9]+/, "") || "run";
-  const taken = runs.map((r) => r.name.split("/").pop());
-  const defaultName = [base, ...Array.from({ length: 99 }, (_, k) => `${base}-${k + 2}`)].find((one) => !taken.includes(one));
+  const localData = data?.local.find((d) => d.id === selected);
+  const base = (localData ? localData.name.split("/").pop() : selected).replace(/[^A-Za-z0-9._=-]+/g, "-").replace(/^[^A-Za-z0-9]+/, "") || "run";
+  const usedNames = runs.map((r) => r.name.split("/").pop());
+  const defaultName = [base, ...Array.from({ length: 99 }, (_, k) => `${base}-${k + 2}`)].find((candidate) => !usedNames.includes(candidate));
   const [name, setName] = useState("");
   useEffect(() => {
     get("/api/data").then(setData, (e) => setProblem(e.message));
   }, []);
   useEffect(() => {
     let current = true;
-    get(`/api/data/${encodeURIComponent(selected)}`).then((about) => current && setKnown({ ...about, data: selected }), (e) => current && setProblem(e.message));
+    get(`/api/data/${encodeURIComponent(selected)}`).then((about) => current && setDescription({ ...about, data: selected }), (e) => current && setProblem(e.message));
     return () => {
       current = false;
     };
   }, [selected]);
-  const kind = known.data === selected ? kindOf(known.kind, options) : null;
+  const kind = description.data === selected ? kindOf(description.kind, options) : null;
   const families = kind ? studio.families[kind] : [];
   const isSupported = families.includes((options.family ?? "").split(":")[0]);
   const settings = { ...options, family: isSupported || !kind ? options.family ?? "" : families[0] };
@@ -76,12 +76,12 @@ export function Train({ here, studio, runs, refresh }) {
     <${Problem} message=${problem} />
     <form class="panel formpage" onSubmit=${start}>
       <div class="fields">
-        <${Select} label="Data" value=${selected} options=${groups.length ? groups : [selected]} change=${(v) => setQuery({ data: v })} hint=${known.problem ?? [data?.builtin.find((d) => d.name === selected)?.about, kind && `Kind of data: ${kind}.`].filter(Boolean).join(" ")} />
+        <${Select} label="Data" value=${selected} options=${groups.length ? groups : [selected]} change=${(v) => setQuery({ data: v })} hint=${description.problem ?? [data?.builtin.find((d) => d.name === selected)?.about, kind && `Kind of data: ${kind}.`].filter(Boolean).join(" ")} />
         <${TextInput} label="Run name" value=${name} placeholder=${defaultName} change=${setName} />
         ${studio.form.filter((f) => FIRST.includes(f.name)).map((f) => html`<${FormField} key=${f.name} field=${f} value=${f.name === "family" && !isSupported ? "" : options[f.name]} change=${set(f.name)} studio=${studio} kind=${kind} />`)}
       </div>
       <details class="more"><summary>Other options</summary><div class="fields">${fields.map((f) => html`<${FormField} key=${f.name} field=${f} value=${options[f.name]} change=${set(f.name)} studio=${studio} />`)}</div></details>
-      <div class="actions"><button type="submit" class="main" disabled=${busy || known.data !== selected}>Start training</button></div>
+      <div class="actions"><button type="submit" class="main" disabled=${busy || description.data !== selected}>Start training</button></div>
     </form>
-    <${Code} title="Command" text=${`reverie train ${found ? found.name : selected} --out runs/${name || defaultName} ${flags.join(" ")}`} />`;
+    <${Code} title="Command" text=${`reverie train ${localData ? localData.name : selected} --out runs/${name || defaultName} ${flags.join(" ")}`} />`;
 }
