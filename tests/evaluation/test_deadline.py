@@ -106,7 +106,7 @@ def test_few_samples_are_little_work_and_need_no_classifier(digits_run: Run, mon
 def test_progress_names_the_sections(digits_run: Run) -> None:
     heard: list[str] = []
     api.evaluate(digits_run, 10, quick=True, features="pixels", on_progress=lambda what, *_: heard.append(what))
-    order = [heard.index(title) for title in ("distance to the data", "memorisation", "likelihood of held-out data")]
+    order = [heard.index(title) for title in ("distance to the data", "memorization", "likelihood of held-out data")]
     assert order == sorted(order)
 
 

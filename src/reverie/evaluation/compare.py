@@ -13,8 +13,8 @@ from reverie.base.errors import UserError
 from reverie.evaluation.reports import Evaluation
 from reverie.evaluation.scores import HEADLINE_METRICS, difference_threshold, format_score
 
-BEST, AS_GOOD = "*", "~"
-MIN_SHARED = 3  # sections not computed for one reason, from which one note replaces them
+BEST, NOT_WORSE = "*", "~"
+MIN_SHARED = 3  # sections that are missing for the same reason, from which a note reports it
 
 
 def significance_rule(runs: int) -> str:
@@ -23,21 +23,21 @@ def significance_rule(runs: int) -> str:
     return f"a difference is significant above {threshold:.3g} of its standard errors; by chance 1 row in 20 exceeds that"
 
 
-def _as_loss(key: str, found: Mapping[str, Any]) -> float:
-    """Return a figure as a value to minimize."""
-    value = float(found["value"])
+def _as_loss(key: str, figure: Mapping[str, Any]) -> float:
+    """Return a metric as a value to minimize."""
+    value = float(figure["value"])
     match HEADLINE_METRICS[key].better:
         case "high":
             return -value
         case "floor":
-            return abs(value - float(found.get("floor", 0.0)))
+            return abs(value - float(figure.get("floor", 0.0)))
         case _:
             return value
 
 
 @dataclass(frozen=True)
 class ComparedMetric:
-    """One metric of all runs.  best: the index of the best run; worse: of the significantly worse runs."""
+    """One metric of all runs.  best: index of the best run; worse: indices of the significantly worse runs."""
 
     key: str
     figures: tuple[Mapping[str, Any] | None, ...]
@@ -47,14 +47,14 @@ class ComparedMetric:
 
 
 def _row(key: str, figures: Sequence[Mapping[str, Any] | None]) -> ComparedMetric:
-    there = [k for k, found in enumerate(figures) if found is not None]
-    known = {k: found for k, found in enumerate(figures) if found is not None}
-    best = min(there, key=lambda k: _as_loss(key, known[k]))
-    has_errors = all(found.get("error") is not None for found in known.values())
+    indices = [k for k, figure in enumerate(figures) if figure is not None]
+    by_run = {k: figure for k, figure in enumerate(figures) if figure is not None}
+    best = min(indices, key=lambda k: _as_loss(key, by_run[k]))
+    has_errors = all(figure.get("error") is not None for figure in by_run.values())
     worse = []
-    for k in there:
-        noise = math.hypot(*(known[j].get("error") or 0.0 for j in (k, best)))
-        if has_errors and _as_loss(key, known[k]) - _as_loss(key, known[best]) > difference_threshold(len(figures)) * noise:
+    for k in indices:
+        noise = math.hypot(*(by_run[j].get("error") or 0.0 for j in (k, best)))
+        if has_errors and _as_loss(key, by_run[k]) - _as_loss(key, by_run[best]) > difference_threshold(len(figures)) * noise:
             worse.append(k)
     return ComparedMetric(key, tuple(figures), best, tuple(worse), has_errors)
 
@@ -101,9 +101,9 @@ class Comparison:
 
     def rows(self) -> list[ComparedMetric]:
         """Return the headline metrics that at least two runs have."""
-        found = [dict(e.scores()) for e in self.evaluations]
-        keys = [key for key in HEADLINE_METRICS if sum(key in scores for scores in found) > 1]
-        return [_row(key, [scores.get(key) for scores in found]) for key in keys]
+        scores_by_run = [dict(e.scores()) for e in self.evaluations]
+        keys = [key for key in HEADLINE_METRICS if sum(key in scores for scores in scores_by_run) > 1]
+        return [_row(key, [scores.get(key) for scores in scores_by_run]) for key in keys]
 
     def verdict(self) -> list[str]:
         """Return the metrics in which each run is significantly better than another, and notes."""
@@ -121,8 +121,8 @@ class Comparison:
             lines = ["no significant difference between the runs"]
         lines += [f"{name} failed: {why}" for name, why in self.failures.items()]
         for name, evaluation in zip(names, self.evaluations, strict=True):
-            lost = Counter(str(s.figures["not_computable"]) for s in evaluation.sections if "not_computable" in s.figures)
-            lines += [f"note: most of {name} was not measured: {why}" for why, count in lost.items() if count >= MIN_SHARED]
+            reasons = Counter(str(s.figures["not_computable"]) for s in evaluation.sections if "not_computable" in s.figures)
+            lines += [f"note: most of {name} was not measured: {why}" for why, count in reasons.items() if count >= MIN_SHARED]
         for key, what in (("fingerprint", "data"), ("samples", "numbers of samples"), ("guidance", "guidance")):
             if len({str(e.facts.get(key)) for e in self.evaluations}) > 1:
                 lines.append(f"note: the runs have different {what}, so their figures are not comparable")
@@ -133,7 +133,7 @@ class Comparison:
         names = self.names
         table = {
             row.key: {
-                "values": dict(zip(names, (found and dict(found) for found in row.figures), strict=True)),
+                "values": dict(zip(names, (figure and dict(figure) for figure in row.figures), strict=True)),
                 "best": names[row.best], "significantly_worse": [names[k] for k in row.worse], "with_errors": row.has_errors,
             }
             for row in self.rows()
@@ -150,7 +150,8 @@ class Comparison:
     def _cells(self, row: ComparedMetric) -> list[str]:
         form = HEADLINE_METRICS[row.key].form
         marks = [
-            BEST if k == row.best else "" if k in row.worse or not row.has_errors else AS_GOOD for k in range(len(row.figures))
+            BEST if k == row.best else "" if k in row.worse or not row.has_errors else NOT_WORSE
+            for k in range(len(row.figures))
         ]
         return [
             f"{format_score(found, form)} {mark or ' '}" if found else ""
@@ -158,7 +159,7 @@ class Comparison:
         ]
 
     def table(self) -> list[tuple[str, list[str]]]:
-        """Return title and formatted figures of each metric, with a mark for the best run and for those as good."""
+        """Return title and formatted figures of each metric, with marks for the best run and those not significantly worse."""
         return [(HEADLINE_METRICS[row.key].title, [cell.strip() for cell in self._cells(row)]) for row in self.rows()]
 
     def __str__(self) -> str:
@@ -168,7 +169,7 @@ class Comparison:
         lines = ["  ".join([f"{row[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True))])
                  for row in rows]  # fmt: skip
         advice = [*recommendations(self), ""] if self.competitors else []
-        legend = f"{BEST} best   {AS_GOOD} not significantly worse"
+        legend = f"{BEST} best   {NOT_WORSE} not significantly worse"
         return "\n".join([*advice, *self.verdict(), "", *(line.rstrip() for line in lines), legend])
 
     def save(self, path: str | Path) -> Path:
@@ -182,8 +183,8 @@ class Comparison:
     def title(self) -> str:
         """The number of runs or families, and their data."""
         data = {str(e.facts["data"]) for e in self.evaluations}
-        what = f"{len(self.evaluations)} families" if self.competitors else f"{len(self.evaluations)} runs"
-        return f"{what} on {next(iter(data))}" if len(data) == 1 else what
+        subject = f"{len(self.evaluations)} families" if self.competitors else f"{len(self.evaluations)} runs"
+        return f"{subject} on {next(iter(data))}" if len(data) == 1 else subject
 
 
 LIKELIHOOD_KINDS = {  # figures of different kinds are not ranked with each other
@@ -194,12 +195,12 @@ LIKELIHOOD_KINDS = {  # figures of different kinds are not ranked with each othe
 
 def likelihoods(c: Comparison) -> list[dict[str, Any]]:
     """Return the NLL of held-out data of every run that has one, by kind, the lowest of each kind first."""
-    found = []
+    ranked = []
     for key, kind in LIKELIHOOD_KINDS.items():
-        own = [(name, dict(e.scores()).get(key)) for name, e in zip(c.names, c.evaluations, strict=True)]
-        rows = [{"kind": kind, "run": name, **figure} for name, figure in own if figure is not None]
-        found += sorted(rows, key=lambda row: float(row["value"]))
-    return found
+        by_name = [(name, dict(e.scores()).get(key)) for name, e in zip(c.names, c.evaluations, strict=True)]
+        rows = [{"kind": kind, "run": name, **figure} for name, figure in by_name if figure is not None]
+        ranked += sorted(rows, key=lambda row: float(row["value"]))
+    return ranked
 
 
 RANKING = ("kid", "frechet", "sliced_wasserstein", "sinkhorn", "mmd")  # the metrics that rank samples, by priority
@@ -210,20 +211,20 @@ def _join_names(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
-def _more_diverse(rows: Mapping[str, ComparedMetric], alike: Sequence[int], best: int) -> tuple[int, int | None]:
-    """Return the recommended one of equally good runs, and one with higher coverage but lower recall, if any.
+def _more_diverse(rows: Mapping[str, ComparedMetric], candidates: Sequence[int], best: int) -> tuple[int, int | None]:
+    """Choose among runs without a significant difference; also return a run with higher coverage but lower recall, if any.
 
     Coverage decides unless recall contradicts it significantly.
     """
 
-    def among(key: str, runs: Sequence[int]) -> ComparedMetric | None:
+    def compare_among(key: str, runs: Sequence[int]) -> ComparedMetric | None:
         figures = [f if k in runs else None for k, f in enumerate(rows[key].figures)] if key in rows else []
         return _row(key, figures) if any(figures) else None
 
-    coverage = among("coverage", alike)
+    coverage = compare_among("coverage", candidates)
     if coverage is None or best not in coverage.worse:
         return best, None
-    recall = among("recall", (best, coverage.best))
+    recall = compare_among("recall", (best, coverage.best))
     return (best, coverage.best) if recall is not None and coverage.best in recall.worse else (coverage.best, None)
 
 
@@ -234,14 +235,14 @@ def _for_samples(c: Comparison) -> str:
     if key is None:
         return "Sample quality: no common metric could be measured."
     row, names, title, form = rows[key], c.names, HEADLINE_METRICS[key].title, HEADLINE_METRICS[key].form
-    alike = [k for k, f in enumerate(row.figures) if f is not None and k not in row.worse]
-    chosen, traded = _more_diverse(rows, alike, row.best)
+    candidates = [k for k, f in enumerate(row.figures) if f is not None and k not in row.worse]
+    chosen, alternative = _more_diverse(rows, candidates, row.best)
     text = f"For sample quality use {names[chosen]}: {title} {format_score(row.figures[chosen] or {}, form)}"
-    if others := [names[k] for k in alike if k != chosen]:
+    if others := [names[k] for k in candidates if k != chosen]:
         text += f"; {_join_names(others)} {'is' if len(others) == 1 else 'are'} not significantly worse"
         text += f", but its coverage is significantly higher than that of {names[row.best]}" if chosen != row.best else ""
-    if traded is not None:
-        text += f"; {names[traded]} has significantly higher coverage, but significantly lower recall"
+    if alternative is not None:
+        text += f"; {names[alternative]} has significantly higher coverage, but significantly lower recall"
     if row.worse:
         text += f"; {_join_names([names[k] for k in row.worse])} {'is' if len(row.worse) == 1 else 'are'} significantly worse"
     diversity = dict(c.evaluations[chosen].scores()).get("diversity")
@@ -259,12 +260,12 @@ def _for_likelihood(c: Comparison) -> str:
     text = f"For likelihood use {parts[0]}"
     if len(parts) > 1:
         text += f"; other kinds of figures are not ranked with it; the lowest of each: {_join_names(parts[1:])}"
-    least = min(firsts, key=lambda row: float(row["value"]))
-    if least is not firsts[0]:
-        gap = float(firsts[0]["value"]) - float(least["value"])
-        noise = math.hypot(least.get("error") or 0.0, firsts[0].get("error") or 0.0)
+    lowest = min(firsts, key=lambda row: float(row["value"]))
+    if lowest is not firsts[0]:
+        gap = float(firsts[0]["value"]) - float(lowest["value"])
+        noise = math.hypot(lowest.get("error") or 0.0, firsts[0].get("error") or 0.0)
         if gap > difference_threshold(len(c.evaluations)) * noise:
-            text += f"; as an upper bound is never too low, {least['run']} is better"
+            text += f"; as an upper bound is never too low, {lowest['run']} is better"
     return f"{text}."
 
 

@@ -36,20 +36,20 @@ td.notes { text-align: left !important; }
 
 def _cell(value: str, kind: str = "") -> str:
     shown = escape(value)
-    number, plus, error = shown.partition(" ± ")
-    if plus:
+    number, separator, error = shown.partition(" ± ")
+    if separator:
         shown = f'{number} <span class="error">± {error}</span>'
     return f'<td class="{kind}">{shown}</td>' if kind else f"<td>{shown}</td>"
 
 
-def _wide(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """Return a table of row titles and their cells, which are HTML already."""
+def _wide_table(head: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """Return a table; the cells are HTML."""
     top = "".join(f"<th>{escape(name)}</th>" for name in ("", *head))
     body = "".join(f"<tr><th>{escape(name)}</th>{''.join(cells)}</tr>\n" for name, cells in rows)
     return f'<div class="scroll"><table class="wide"><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table></div>\n'
 
 
-def _measured(c: Comparison) -> str:
+def _metrics_table(c: Comparison) -> str:
     rows = []
     for row in c.rows():
         form, cells = HEADLINE_METRICS[row.key].form, list[str]()
@@ -61,26 +61,26 @@ def _measured(c: Comparison) -> str:
         metric = HEADLINE_METRICS[row.key]
         better = {"low": "lower is better", "high": "higher is better", "floor": "nearer to real data is better"}[metric.better]
         rows.append((f"{metric.title} ({better})", cells))
-    return _wide([*c.names, "real data"], rows)
+    return _wide_table([*c.names, "real data"], rows)
 
 
 def _likelihood(c: Comparison) -> str:
     figures = likelihoods(c)
     if not figures:
         return '<p class="missing">None of the runs has a likelihood.</p>\n'
-    least, most = min(float(row["value"]) for row in figures), max(float(row["value"]) for row in figures)
-    shown, reach = "", max(most - least, 1e-9)
+    lowest, highest = min(float(row["value"]) for row in figures), max(float(row["value"]) for row in figures)
+    shown, span = "", max(highest - lowest, 1e-9)
     kinds = [kind for kind in LIKELIHOOD_KINDS.values() if any(row["kind"] == kind for row in figures)]
     for number, kind in enumerate(kinds):
         colour = COLOURS[number % len(COLOURS)]
         rows = []
         for row in (row for row in figures if row["kind"] == kind):
-            wide = 0.5 + 14 * (float(row["value"]) - least) / reach
-            bar = f'<td class="notes"><span class="bar" style="width:{wide:.2f}rem;background:{colour}"></span></td>'
+            width = 0.5 + 14 * (float(row["value"]) - lowest) / span
+            bar = f'<td class="notes"><span class="bar" style="width:{width:.2f}rem;background:{colour}"></span></td>'
             draws = f"{row['draws']} draws" if "draws" in row else ""
             cells = [_cell(format_score(row, ".3f")), _cell(str(row.get("unit", "")), "worse"), _cell(draws, "worse"), bar]
             rows.append((str(row["run"]), cells))
-        shown += f"<h3>{escape(kind[0].upper() + kind[1:])}</h3>\n" + _wide(["NLL", "", "", "above the lowest"], rows)
+        shown += f"<h3>{escape(kind[0].upper() + kind[1:])}</h3>\n" + _wide_table(["NLL", "", "", "above the lowest"], rows)
     return shown
 
 
@@ -88,28 +88,31 @@ def _bytes(count: float) -> str:
     return f"{count / 2**20:,.1f} MiB" if count < 2**30 else f"{count / 2**30:,.2f} GiB"
 
 
-def _costs(c: Comparison) -> str:
+def _costs_table(c: Comparison) -> str:
     rows: list[tuple[str, list[str]]] = []
     for competitor, e in zip(c.competitors, c.evaluations, strict=True):
         costs: Mapping[str, Any] = competitor.costs
-        each = float(e.facts["processor_milliseconds_per_sample"])
+        milliseconds = float(e.facts["processor_milliseconds_per_sample"])
         steps = f"{costs['steps']:,}" if "step_bytes" in costs else "fitted at once"
         best = f"{costs['best_at_step']:,}" if costs.get("kept") == "best" and "best_at_step" in costs else ""
         speed = f"{costs['steps'] / costs['seconds']:,.1f}" if "step_bytes" in costs and costs["seconds"] else ""
         memory = _bytes(costs["step_bytes"]) if "step_bytes" in costs else ""
         rows.append((competitor.name, [_cell(text) for text in (
             f"{costs['parameters']:,}", _bytes(costs["weights_bytes"]), steps, f"{costs['seconds']:,.1f} s", best, speed,
-            memory, f"{each:.3g} ms", f"{1e3 / each:,.0f}" if each else "",
+            memory, f"{milliseconds:.3g} ms", f"{1e3 / milliseconds:,.0f}" if milliseconds else "",
         )]))  # fmt: skip
     head = ["parameters", "size on disk", "steps", "training time", "best at step", "steps/s", "memory per step",
             "time per sample", "samples/s"]  # fmt: skip
-    return _wide(head, rows)
+    return _wide_table(head, rows)
 
 
-def _capabilities(c: Comparison) -> str:
+def _capabilities_table(c: Comparison) -> str:
     head = list(c.competitors[0].capabilities)
-    return _wide(head, [(e.name, [_cell(e.capabilities[key], "" if e.capabilities[key] != "no" else "worse") for key in head])
-                        for e in c.competitors])  # fmt: skip
+    rows = [
+        (e.name, [_cell(e.capabilities[key], "" if e.capabilities[key] != "no" else "worse") for key in head])
+        for e in c.competitors
+    ]
+    return _wide_table(head, rows)
 
 
 def _sheets(c: Comparison) -> str:
@@ -134,7 +137,7 @@ def body(c: Comparison) -> str:
     counts = f"{facts['samples']:,} samples per run, seed {facts['seed']}; {c.significance}."
     parts: list[tuple[str, str, tuple[str, ...]]] = [
         ("Samples", _sheets(c), ("The first samples of the seed; with labels, each label in turn.",)),
-        ("Metrics", _measured(c), (
+        ("Metrics", _metrics_table(c), (
             "Bold: the best of a row. Coloured: not significantly worse. Grey: significantly worse.", counts,
         )),
         ("NLL of held-out data", _likelihood(c), (
@@ -148,11 +151,11 @@ def body(c: Comparison) -> str:
         clock = {str(e.costs["clock"]) for e in c.competitors}
         timed = "CPU time of all threads" if clock == {"processor"} else "by the clock of each run"
         parts += [
-            ("Costs", _costs(c), (
+            ("Costs", _costs_table(c), (
                 f"Training time is {timed}. Memory per step is that of its tensors in addition to the weights. Time per sample"
                 " is CPU time, measured on the samples of this report.",
             )),
-            ("Capabilities", _capabilities(c), ()),
+            ("Capabilities", _capabilities_table(c), ()),
         ]  # fmt: skip
     if c.failures:
         failed = "".join(f"<p><b>{escape(name)}</b>: {escape(why)}</p>\n" for name, why in c.failures.items())

@@ -22,10 +22,10 @@ MAX_HELD_OUT = 2048  # held-out data
 DRAWS = 16  # of dequantization noise, for all families that need it
 
 
-def _dequantised_log_prob(run: Run, x: Tensor, labels: Tensor | None, seed: int, once: LogProb) -> Tensor:
+def _dequantised_log_prob(run: Run, x: Tensor, labels: Tensor | None, seed: int, first: LogProb) -> Tensor:
     """Return log 1/K sum_k p(x + u_k), a tighter bound than that of one draw of noise (arXiv:1509.00519): (N,)."""
-    more = [run.model.log_prob(x, labels, image_seeds(seed, len(x), k * MAX_HELD_OUT)).nats for k in range(1, DRAWS)]
-    return torch.stack([once.nats, *more]).logsumexp(0) - math.log(DRAWS)
+    others = [run.model.log_prob(x, labels, image_seeds(seed, len(x), k * MAX_HELD_OUT)).nats for k in range(1, DRAWS)]
+    return torch.stack([first.nats, *others]).logsumexp(0) - math.log(DRAWS)
 
 
 def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int = 0) -> ReportSection:
@@ -34,15 +34,15 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
         if x is None or not len(x):
             raise UserError("there are no held-out data: they are missing, or the dataset is too small to hold any out")
         x, labels = x[:MAX_HELD_OUT], labels[:MAX_HELD_OUT] if labels is not None else None
-        found = run.model.log_prob(x, labels, image_seeds(seed, len(x)))
+        result = run.model.log_prob(x, labels, image_seeds(seed, len(x)))
         family, images = run.config.model_family, run.kind == "images"
         exact = family.likelihood == "exact"
         dequantised = exact and images and family.dequantises
-        nats = _dequantised_log_prob(run, x, labels, seed, found) if dequantised else found.nats
+        nats = _dequantised_log_prob(run, x, labels, seed, result) if dequantised else result.nats
     except UserError as error:
         return ReportSection(NAME, TITLE, figures={"not_computable": str(error)})
     unit, what = "bits/dim" if images else "nats", KINDS[run.kind].partition(" ")[2]
-    scale = found.size * math.log(2) if images else 1.0
+    scale = result.size * math.log(2) if images else 1.0
     name = "dequantised" if dequantised else "exact" if exact else "bound"
     figure = score(*mean_and_error(-nats / scale), unit=unit, n=len(nats), seed=seed)
     figures = {name: figure}
@@ -51,22 +51,22 @@ def density_section(run: Run, x: Tensor | None, labels: Tensor | None, seed: int
     if not images:
         notes = ["Nats refer to a density in the units of the data and may be negative; only differences are meaningful."]
     elif dequantised:
-        once = score(*mean_and_error(-found.nats / scale), unit=unit, n=len(nats), seed=seed)
-        figures["dequantised, one draw"], figure["draws"] = once, DRAWS
+        single = score(*mean_and_error(-result.nats / scale), unit=unit, n=len(nats), seed=seed)
+        figures["dequantised, one draw"], figure["draws"] = single, DRAWS
         notes = [
             "Images are dequantized: uniform noise within a level gives them a density. One draw of noise yields"
-            f" {format_score(once)} {unit}; importance weighting of {DRAWS} draws can only lower it. It remains an upper bound"
-            " on the NLL of the levels themselves."
+            f" {format_score(single)} {unit}; importance weighting of {DRAWS} draws can only lower it. It remains an upper"
+            " bound on the NLL of the levels themselves."
         ]
     elif exact:
         figure |= {"nats": float(-nats.mean())}
         notes = [f"The NLL of the levels of each image is {figure['nats']:.2f} nats."]
     if not exact:
-        within = float(found.error.nan_to_num().square().mean().sqrt())  # per datum
-        figure |= {"draws": found.evaluations, "nats": float(-found.nats.mean()), "error_of_a_datum": within}
+        datum_error = float(result.error.nan_to_num().square().mean().sqrt())  # per datum
+        figure |= {"draws": result.evaluations, "nats": float(-result.nats.mean()), "error_of_a_datum": datum_error}
         notes.append(
-            f"The importance-weighted bound of {found.divergence} (arXiv:1509.00519) is {figure['nats']:.2f} nats per {what},"
-            f" with an estimation error of {within:.2g} nats per {what}; more draws can only lower it."
+            f"The importance-weighted bound of {result.divergence} (arXiv:1509.00519) is {figure['nats']:.2f} nats per {what},"
+            f" with an estimation error of {datum_error:.2g} nats per {what}; more draws can only lower it."
         )
     notes.append("The error is the standard error over the data.")
     return ReportSection(NAME, TITLE, (verdict,), tuple(notes), figures)

@@ -109,8 +109,8 @@ class EvaluationData:
 
     def __post_init__(self) -> None:
         if tuple(self.samples.shape[1:]) != self.train.shape:
-            ours, theirs = "x".join(map(str, self.samples.shape[1:])), "x".join(map(str, self.train.shape))
-            raise UserError(f"samples of {ours} and data of {theirs} cannot be compared; resize one of them")
+            sample_shape, data_shape = "x".join(map(str, self.samples.shape[1:])), "x".join(map(str, self.train.shape))
+            raise UserError(f"samples of {sample_shape} and data of {data_shape} cannot be compared; resize one of them")
         if not len(self.samples):
             raise UserError("there are no samples to measure")
         for what, data in (("training", self.train), ("held-out", self.held)):
@@ -143,17 +143,17 @@ class EvaluationData:
     @cached_property
     def reference_count(self) -> int:
         """The maximum number of training data, and of held-out data, with features; less if the deadline is close."""
-        most = self.limits.reference
+        maximum = self.limits.reference
         if self.kind != "images" or not self.deadline.limited:
-            return most
-        few, clock = self.samples[:TIMED], self.deadline.clock
-        self.features.of(few[:1])  # warm-up
+            return maximum
+        images, clock = self.samples[:TIMED], self.deadline.clock
+        self.features.of(images[:1])  # warm-up
         start = clock()
-        self.features.of(few)
-        each = (clock() - start) / len(few)
-        possible = int(FEATURE_SHARE * self.deadline.left / max(each, 1e-9)) - len(self.samples)
-        needed = sum(min(len(x), most) for x in (self.train, self.held))
-        return most if possible >= needed else max(MIN_WITH_DEADLINE, possible // 2)
+        self.features.of(images)
+        seconds = (clock() - start) / len(images)
+        affordable = int(FEATURE_SHARE * self.deadline.left / max(seconds, 1e-9)) - len(self.samples)
+        needed = sum(min(len(x), maximum) for x in (self.train, self.held))
+        return maximum if affordable >= needed else max(MIN_WITH_DEADLINE, affordable // 2)
 
     def subset(self, data: Dataset, most: int | None = None) -> Tensor:
         """Return at most `most` data, and at most `limits.reference`, in random order: files are often sorted."""
@@ -207,8 +207,8 @@ class EvaluationData:
         random = torch.Generator().manual_seed(self.seed)
         for _ in range(self.limits.splits):
             sets = (self.sample_features, self.real_features)
-            ours, theirs = (z[torch.randperm(len(z), generator=random)[:count]] for z in sets)
-            yield ours, theirs
+            x, y = (z[torch.randperm(len(z), generator=random)[:count]] for z in sets)
+            yield x, y
 
     def floor_pairs(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield features of two disjoint sets of real data, one in place of the samples."""

@@ -27,14 +27,15 @@ from reverie.runs.sampling_options import Options
 
 NAME, TITLE = "captions", "Caption accuracy"
 TRAIN_SHARE = 0.8  # of the images with held-out combinations; the rest tests the classifiers
-COMMON, MAX_WORDS = 0.05, 8  # the least share of captions with, and without, a classified word; the most such words
+MIN_WORD_SHARE = 0.05  # minimum share of captions with, and of captions without, a classified word
+MAX_WORDS = 8  # classified words
 MAX_CAPTIONS = 512  # with held-out combinations
 Sets = Mapping[str, tuple[Tensor, Sequence[str]]]  # images (N, C, H, W) in [0, 1] and their captions, by name
 
 
 @dataclass(frozen=True)
 class AttributeClassifier:
-    """A classifier of one attribute, with its accuracy on `test_count` real test images."""
+    """A classifier of one attribute with its accuracy on `test_count` real test images."""
 
     attribute: Attribute
     net: LeNet
@@ -64,20 +65,23 @@ def attributes_of(data: Dataset) -> tuple[Attribute, ...]:
         return data.conditions.attributes
     counts = Counter(word for caption in data.conditions.captions for word in set(normalize_caption(caption).split()))
     total = len(data.conditions.captions)
-    common = [word for word, n in counts.items() if COMMON <= n / total <= 1 - COMMON and len(word) > 1]
+    common = [word for word, n in counts.items() if MIN_WORD_SHARE <= n / total <= 1 - MIN_WORD_SHARE and len(word) > 1]
     common.sort(key=lambda word: (abs(counts[word] / total - 0.5), word))
     return tuple(Attribute(word, (word,)) for word in common[:MAX_WORDS])
 
 
-def _real(train: Dataset, held: Dataset) -> tuple[tuple[Tensor, tuple[str, ...]], tuple[Tensor, tuple[str, ...]]]:
-    """Return the images and captions that train the classifiers, and those that test them."""
-    seen, other = train.conditions, held.conditions
-    assert seen is not None and other is not None and isinstance(train.x, Tensor) and isinstance(held.x, Tensor)
-    if seen.unseen_images is None:
-        return (train.x, seen.captions), (held.x, other.captions)
-    count = round(TRAIN_SHARE * len(seen.unseen))
-    learned = torch.cat([train.x, seen.unseen_images[:count]]), (*seen.captions, *seen.unseen[:count])
-    return learned, (torch.cat([held.x, seen.unseen_images[count:]]), (*other.captions, *seen.unseen[count:]))
+def _classifier_sets(train: Dataset, held: Dataset) -> tuple[tuple[Tensor, tuple[str, ...]], tuple[Tensor, tuple[str, ...]]]:
+    """Return the images and captions for training the classifiers, and those for testing them."""
+    conditions, held_conditions = train.conditions, held.conditions
+    assert conditions is not None and held_conditions is not None and isinstance(train.x, Tensor) and isinstance(held.x, Tensor)
+    if conditions.unseen_images is None:
+        return (train.x, conditions.captions), (held.x, held_conditions.captions)
+    count = round(TRAIN_SHARE * len(conditions.unseen))
+    training = torch.cat([train.x, conditions.unseen_images[:count]]), (*conditions.captions, *conditions.unseen[:count])
+    return training, (
+        torch.cat([held.x, conditions.unseen_images[count:]]),
+        (*held_conditions.captions, *conditions.unseen[count:]),
+    )
 
 
 def train_attribute_classifiers(
@@ -89,21 +93,21 @@ def train_attribute_classifiers(
     """
     if isinstance(train.x, LazyImages) or isinstance(held.x, LazyImages):
         raise UserError("the images do not fit into memory, which the classifiers of captions require; use fewer images")
-    learned, tested = _real(train, held)
-    found, attributes = [], attributes_of(train)
+    training, test = _classifier_sets(train, held)
+    classifiers, attributes = [], attributes_of(train)
     for attribute in attributes:
         words = attribute.words if len(attribute.words) > 1 else (f"not {attribute.name}", attribute.name)
         sets = []
-        for x, captions in (learned, tested):
+        for x, captions in (training, test):
             labels = word_labels(attribute, captions)
             sets.append(Dataset(attribute.name, x[labels >= 0], labels[labels >= 0], words))
         if len(sets[0].labels.unique() if sets[0].labels is not None else ()) < 2 or not len(sets[1]):
             continue
         net, facts = dataset_classifier(sets[0], sets[1], on_progress, seconds=seconds / len(attributes))
-        found.append(AttributeClassifier(attribute, net, facts["held_out_accuracy"], facts["held_out_count"]))
-    if not found:
+        classifiers.append(AttributeClassifier(attribute, net, facts["held_out_accuracy"], facts["held_out_count"]))
+    if not classifiers:
         raise UserError("no word is common enough in the captions to train a classifier")
-    return found
+    return classifiers
 
 
 def sample_captions(run: Run, captions: Sequence[str], seed: int, options: Options, on_progress: OnProgress = silent) -> Tensor:
@@ -111,10 +115,10 @@ def sample_captions(run: Run, captions: Sequence[str], seed: int, options: Optio
     form = run.config.data.condition
     assert form is not None
     conditions, seeds = torch.stack([form.vector(caption) for caption in captions]), image_seeds(seed, len(captions))
-    own = run.with_defaults(options)
+    defaults = run.with_defaults(options)
     parts = []
     for part in torch.arange(len(conditions)).split(run.batch_size()):
-        inputs = SamplingInputs(seeds[part], conditions[part], options=own, weak=run.early, mean_error=run.mean_error)
+        inputs = SamplingInputs(seeds[part], conditions[part], options=defaults, weak=run.early, mean_error=run.mean_error)
         *_, last = run.model.frames(inputs)
         parts.append(run.model.decode(last.x0).float().cpu())
         on_progress("sampling captions", int(part[-1]) + 1, len(conditions))
@@ -137,8 +141,8 @@ def caption_accuracy(classifiers: Sequence[AttributeClassifier], sets: Sets, see
             counts = (share, count), (classifier.accuracy, classifier.test_count)
             errors = [math.sqrt(max(p * (1 - p), 1 / n) / n) for p, n in counts]
             chance = 1 / max(2, len(classifier.attribute.words))
-            more = {"shuffled": shuffled, "chance": chance, "count": count}
-            figures[f"{classifier.attribute.name}, {name}"] = score(share, errors[0], classifier.accuracy, errors[1], **more)
+            details = {"shuffled": shuffled, "chance": chance, "count": count}
+            figures[f"{classifier.attribute.name}, {name}"] = score(share, errors[0], classifier.accuracy, errors[1], **details)
     return figures
 
 
@@ -147,14 +151,14 @@ def captions_section(
     seed: int, on_progress: OnProgress, seconds: float = math.inf,
 ) -> ReportSection:  # fmt: skip
     """Measure caption accuracy on samples, and on samples of held-out combinations of words, if there are any."""
-    seen = train.conditions
-    assert seen is not None
+    conditions = train.conditions
+    assert conditions is not None
     try:
         classifiers = train_attribute_classifiers(train, held, on_progress, seconds)
         sets: dict[str, tuple[Tensor, Sequence[str]]] = {"seen": (samples, captions)}
-        if seen.unseen:
-            order = torch.randperm(len(seen.unseen), generator=torch.Generator().manual_seed(seed))
-            unseen = [seen.unseen[int(k)] for k in order[: MAX_CAPTIONS // 4 if quick else MAX_CAPTIONS]]
+        if conditions.unseen:
+            order = torch.randperm(len(conditions.unseen), generator=torch.Generator().manual_seed(seed))
+            unseen = [conditions.unseen[int(k)] for k in order[: MAX_CAPTIONS // 4 if quick else MAX_CAPTIONS]]
             sets["unseen"] = sample_captions(run, unseen, seed + 1, options, on_progress), unseen
         figures = caption_accuracy(classifiers, sets, seed)
     except UserError as error:

@@ -39,7 +39,7 @@ from reverie.training.resume import differences, resume
 from reverie.training.trainer import Training
 
 MINUTES = 2.0  # of CPU time for each family, by default
-CANDIDATES = 4096  # held-out data from which the shown ones are chosen
+CANDIDATES = 4096  # held-out data from which a sheet is chosen
 SHOWN, POINTS_SHOWN, LINES, TEXTS = 60, 2000, 8, 3  # samples on a sheet: images, points, series, texts
 EQUAL: dict[str, Any] = {"clock": "processor", "keep": "best"}  # options that make trainings comparable
 
@@ -65,23 +65,23 @@ def split_families(families: str) -> list[str]:
 
 
 def read_competitors(families: str | Iterable[str], place: Path) -> list[CompetitorSpec]:
-    """Return the competitors, families by name or runs by folder; refuse fewer than two, and duplicates."""
+    """Return the competitors (families by name, runs by folder); refuse duplicates and fewer than two."""
     requested = split_families(families) if isinstance(families, str) else list(families)
     if len(requested) < 2:
         raise UserError(f"a comparison needs at least two families, got {len(requested)}; use --families gaussian,diffusion")
-    found = []
+    specs = []
     for name in requested:
         if (Path(name) / folder.CONFIG).is_file():
-            found.append(CompetitorSpec(name, None, Path(name)))
+            specs.append(CompetitorSpec(name, None, Path(name)))
         else:
-            found.append(CompetitorSpec(name, read_family(name, {})[0], place / re.sub(r"[^\w.=-]+", "-", name)))
-    if len({spec.folder.resolve() for spec in found}) < len(found):
+            specs.append(CompetitorSpec(name, read_family(name, {})[0], place / re.sub(r"[^\w.=-]+", "-", name)))
+    if len({spec.folder.resolve() for spec in specs}) < len(specs):
         raise UserError(f"a family occurs twice: {', '.join(requested)}; name each once")
-    return found
+    return specs
 
 
 def _options(spec: CompetitorSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the training options of a family: the same CPU time for all that train by steps."""
+    """Return the training options of a family; families that train by steps get the same CPU time."""
     assert spec.family is not None
     own = {key: value for key, value in options.items() if key not in FAMILY_OPTIONS or key in spec.family.option_names}
     if not any(own.get(length) is not None for length in ("steps", "minutes", "epochs")):
@@ -89,18 +89,20 @@ def _options(spec: CompetitorSpec, options: Mapping[str, Any]) -> dict[str, Any]
     return {**EQUAL, **own}
 
 
-def _trained(spec: CompetitorSpec, data: DataSource, options: Mapping[str, Any], screen: Screen, device: str) -> Run:
-    """Return the run of a competitor: an existing one, a resumed one, or a new one."""
+def _load_or_train(spec: CompetitorSpec, data: DataSource, options: Mapping[str, Any], screen: Screen, device: str) -> Run:
+    """Load, resume or train the run of a competitor."""
     if spec.family is None:
         return load(spec.folder, device)
-    own = _options(spec, options)
+    training_options = _options(spec, options)
     family_options = {key: value for key, value in parse(spec.name).items() if key != "name"}
     if not spec.family.learns_by_steps:
-        own = {key: value for key, value in own.items() if key not in ("steps", "minutes", "epochs")}
+        training_options = {key: value for key, value in training_options.items() if key not in ("steps", "minutes", "epochs")}
     training: Training
     if (spec.folder / folder.CONFIG).is_file():
-        same = {key: value for key, value in own.items() if key not in ("overwrite", "data_dir", "epochs")}
-        if changed := differences(folder.read_config(spec.folder), {**same, **family_options, "family": spec.family.name}):
+        comparable = {key: value for key, value in training_options.items() if key not in ("overwrite", "data_dir", "epochs")}
+        if changed := differences(
+            folder.read_config(spec.folder), {**comparable, **family_options, "family": spec.family.name}
+        ):
             raise UserError(
                 f"{spec.folder} was trained with other settings: {'; '.join(changed)}; choose another folder with --runs"
             )
@@ -111,7 +113,7 @@ def _trained(spec: CompetitorSpec, data: DataSource, options: Mapping[str, Any],
             training = resume(spec.folder, device=device, on_progress=bars, data=None if isinstance(data, str | Path) else data)
     else:
         with screen.reading() as bars:
-            training = prepare(data, spec.folder, family=spec.name, device=device, on_progress=bars, **own)
+            training = prepare(data, spec.folder, family=spec.name, device=device, on_progress=bars, **training_options)
     for line in training.introduction():
         screen.notify(line)
     screen.follow_training(training)
@@ -148,8 +150,8 @@ def data_sheet(run: Run, held: Dataset, seed: int) -> bytes:
         return _sheet(x[:count], x, None)
     used, chosen = [0] * len(names), list[torch.Tensor]()
     for k in range(count):
-        own = x[labels == k % len(names)]
-        chosen.append(own[used[k % len(names)] % len(own)] if len(own) else torch.zeros_like(x[0]))
+        labelled = x[labels == k % len(names)]
+        chosen.append(labelled[used[k % len(names)] % len(labelled)] if len(labelled) else torch.zeros_like(x[0]))
         used[k % len(names)] += 1
     return _sheet(torch.stack(chosen), x, [names[k % len(names)] for k in range(count)])
 
@@ -171,22 +173,22 @@ def costs_of(run: Run, train: Dataset) -> dict[str, Any]:
     """Return the costs of a run: parameters, size, steps, training time, and memory per step."""
     rows, model, training = run.metrics(), run.model, run.config.training
     learned = model.parameters() if isinstance(model, TrainedModel) else model.buffers()
-    best = [row["held_out"] for row in rows if "held_out" in row]
-    found: dict[str, Any] = {
+    losses = [row["held_out"] for row in rows if "held_out" in row]
+    costs: dict[str, Any] = {
         "parameters": sum(t.numel() for t in learned), "weights_bytes": (run.path / folder.WEIGHTS_FILE).stat().st_size,
         "steps": rows[-1]["i"] if rows else 0, "seconds": rows[-1]["seconds"] if rows else math.nan,
         "clock": training.clock, "kept": training.keep,
     }  # fmt: skip
-    if best and isinstance(model, TrainedModel):
+    if losses and isinstance(model, TrainedModel):
         checked = [row for row in rows if "held_out" in row]
-        found["best_at_step"] = int(min(checked, key=lambda row: float(row["held_out"]))["i"])
+        costs["best_at_step"] = int(min(checked, key=lambda row: float(row["held_out"]))["i"])
     if isinstance(model, TrainedModel):
         x, labels = train.batch(torch.arange(min(training.batch, len(train))))
-        found["step_bytes"] = measure_step_memory(
+        costs["step_bytes"] = measure_step_memory(
             model.requires_grad_(True), x.to(run.model.device), labels.to(run.model.device) if labels is not None else None
         )
         model.requires_grad_(False)
-    return found
+    return costs
 
 
 def capabilities_of(run: Run) -> dict[str, str]:
@@ -216,29 +218,31 @@ def train_and_compare(
     A family that fails is reported with its reason; the others continue.  Finished runs in the folder are not trained again.
     options: of training; n, quick, features: of the evaluation.
     """
-    where = Path(place) if place is not None else Path("runs") / f"compare-{Path(source_name(data)).stem}"
-    specs = read_competitors(families, where)
+    root = Path(place) if place is not None else Path("runs") / f"compare-{Path(source_name(data)).stem}"
+    specs = read_competitors(families, root)
     options = {**options, **({"seed": seed} if seed else {})}
     evaluations, competitors, failures = list[Evaluation](), list[Competitor](), dict[str, str]()
     truth: bytes | None = None
-    again = None if isinstance(data, str | Path) else data  # runs record names and paths, but not data in memory
+    in_memory = None if isinstance(data, str | Path) else data  # runs record names and paths, but not data in memory
     for spec in specs:
         screen.notify(f"{spec.name}, in {spec.folder}:")
         try:
-            run = _trained(spec, data, options, screen, device)
+            run = _load_or_train(spec, data, options, screen, device)
             with screen.reading() as bars:
-                found = evaluate_run(run, n, quick=quick, features=features, data=again, notify=screen.notify, on_progress=bars)
-                train, held = find_data(run, POINTS_SHOWN // 2, bars, again)
+                evaluation = evaluate_run(
+                    run, n, quick=quick, features=features, data=in_memory, notify=screen.notify, on_progress=bars
+                )
+                train, held = find_data(run, POINTS_SHOWN // 2, bars, in_memory)
             shown = samples_sheet(run, held, seed)
             truth = truth or data_sheet(run, held, seed)
             competitor = Competitor(spec.name, costs_of(run, train), capabilities_of(run), shown)
         except UserError as error:
             failures[spec.name] = str(error)
         except (ArithmeticError, MemoryError, RuntimeError) as error:
-            memory = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else False
-            failures[spec.name] = "out of memory" if memory else f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            no_memory = out_of_memory(error) if isinstance(error, (MemoryError, RuntimeError)) else False
+            failures[spec.name] = "out of memory" if no_memory else f"{type(error).__name__}: {str(error).splitlines()[0]}"
         else:
-            evaluations.append(found)
+            evaluations.append(evaluation)
             competitors.append(competitor)
             continue
         screen.notify(f"{spec.name} failed: {failures[spec.name]}")

@@ -16,7 +16,7 @@ def flow_speed_section(run: Run) -> ReportSection | None:
         return None
     to_noise, from_noise = (1e3 * seconds for seconds in run.model.seconds_per_direction())
     verdict = f"The density of a datum takes {to_noise:.2g} ms (data to noise), a sample {from_noise:.2g} ms (noise to data)."
-    notes = ["Both directions take one pass through the networks or a few."]
+    notes = ["Both directions take one or a few passes through the networks."]
     if from_noise > SLOWER * to_noise:
         notes = ["An autoregressive flow computes a density in one pass, and a sample in one pass per number."]
     figures = {"milliseconds_to_noise": to_noise, "milliseconds_from_noise": from_noise, "batch_size": TIMED}

@@ -103,7 +103,7 @@ def _scalar(value: object, key: str = "") -> str:
     return f"<bdi>{escape(value)}</bdi>"
 
 
-def _measured(figure: Mapping[str, Any]) -> str:
+def _figure_line(figure: Mapping[str, Any]) -> str:
     """Return a figure on one line: value, standard error, unit, then real data, p-value, count and seed."""
 
     def plus(key: str) -> str:
@@ -122,7 +122,7 @@ def _cell(value: Any, key: str = "") -> str:
         if NOT_COMPUTABLE in value:
             return f"not computable: {escape(value[NOT_COMPUTABLE])}"
         if "value" in value and set(value) <= MEASURED:
-            return _measured(value)
+            return _figure_line(value)
         return "; ".join(f"{_name(k)}: {_cell(v, str(k))}" for k, v in value.items())
     if isinstance(value, Sequence) and not isinstance(value, str):
         return ", ".join(_cell(part, key) for part in value)
@@ -176,13 +176,15 @@ def picture(caption: str, data: bytes) -> str:
     kind = next((kind for magic, kind in MAGIC.items() if data.startswith(magic)), None)
     if kind is None:
         raise ValueError(f"the picture {caption!r} is neither PNG nor JPEG nor GIF")
-    coded = base64.b64encode(data).decode()
+    encoded = base64.b64encode(data).decode()
     text = escape(caption)
-    return f'<figure><img alt="{text}" src="data:image/{kind};base64,{coded}"><figcaption>{text}</figcaption></figure>\n'
+    return f'<figure><img alt="{text}" src="data:image/{kind};base64,{encoded}"><figcaption>{text}</figcaption></figure>\n'
 
 
 def _section(number: int, section: ReportSection) -> str:
-    verdict = "".join(f"<p>{escape(line)}</p>\n" for line in section.verdict if number)  # that of section 0 is just above
+    verdict = "".join(
+        f"<p>{escape(line)}</p>\n" for line in section.verdict if number
+    )  # the page already starts with that of section 0
     notes = "".join(f'<p class="notes">{escape(line)}</p>\n' for line in section.notes)
     pictures = "".join(picture(caption, data) for caption, data in section.pictures.items())
     return (
@@ -225,15 +227,15 @@ def check_report(path: str | Path) -> Path:
 
 def write_report(path: str | Path, title: str, facts: Mapping[str, Any], sections: Sequence[ReportSection]) -> Path:
     """Write the report atomically and return its path."""
-    return _written(path, report(title, facts, sections))
+    return _write(path, report(title, facts, sections))
 
 
 def write_page(path: str | Path, title: str, body: str, style: str = "") -> Path:
     """Write a page with a body and return its path."""
-    return _written(path, page(title, body, style))
+    return _write(path, page(title, body, style))
 
 
-def _written(path: str | Path, text: str) -> Path:
+def _write(path: str | Path, text: str) -> Path:
     path = check_report(path)
     with atomic(path) as temporary:
         temporary.write_text(text, encoding="utf-8")

@@ -99,8 +99,8 @@ def inspect(
 ) -> dict[str, Any]:
     """Describe a run folder or a dataset, by name, by path or in memory: `reverie.inspect("digits")["count"]`.
 
-    out: a picture to draw it to; minutes: of a planned training, by default its usual length, which determine the size of
-    color images; reading: options of `load_data`.
+    out: a picture to draw it to; minutes: length of a planned training (default: its usual length), which determines the size
+    of color images; reading: options of `load_data`.
     """
     if minutes is not None and not minutes > 0:
         raise UserError(f"--minutes must be positive, got {minutes}")
@@ -108,8 +108,8 @@ def inspect(
         check_picture(Path(out))
     if not is_in_memory(what) and str(what) not in DATASETS and (Path(str(what)) / CONFIG).exists():
         return inspect_run(load(str(what), device), out)
-    chosen, largest = reading or {}, largest_colour_side(minutes, None, choose_device(device).type)
-    dataset = load_data(what, seed=check_seed(seed), largest_colour=largest, **chosen)
-    if not chosen.get("size") and (small := small_for_the_budget(dataset, largest, minutes)):
-        dataset = replace(dataset, notes=(*dataset.notes, small))
+    options, largest = reading or {}, largest_colour_side(minutes, None, choose_device(device).type)
+    dataset = load_data(what, seed=check_seed(seed), largest_colour=largest, **options)
+    if not options.get("size") and (note := small_for_the_budget(dataset, largest, minutes)):
+        dataset = replace(dataset, notes=(*dataset.notes, note))
     return inspect_data(dataset, out)

@@ -37,11 +37,11 @@ FLOW_PASSES = 450  # approximate network passes per datum of the flow, two third
 
 def passes(run: Run, bounded: int, flow: int) -> int:
     """Return the approximate number of network passes of the section; passes in float64 count twice."""
-    chosen, chain = END_DATA * 2 * END_TIMES, bounded * (len(run.sampling({})[1]) + DRAWS)
-    return 2 * (chosen + MEASURED * LEVELS + chain + flow * FLOW_PASSES)
+    for_end, chain = END_DATA * 2 * END_TIMES, bounded * (len(run.sampling({})[1]) + DRAWS)
+    return 2 * (for_end + MEASURED * LEVELS + chain + flow * FLOW_PASSES)
 
 
-def _joined(parts: Sequence[Bound]) -> Bound:
+def _concatenate(parts: Sequence[Bound]) -> Bound:
     names = ("prior", "denoising", "reconstruction", "log_snr")
     return Bound(**{name: torch.cat([getattr(p, name).cpu() for p in parts]) for name in names}, size=parts[0].size)
 
@@ -57,7 +57,7 @@ def _measure(
     device, size = run.diffusion.device, run.batch_size()
     counts = {"bounds": len(x), "flow": flow_n, "paths": min(len(x), WEIGHTED) if paths else 0}
     jobs = [(kind, part) for kind, n in counts.items() for part in torch.arange(n).split(size) if n]
-    chains, integrals, flows, tights = [], [], [], []
+    chains, integrals, flows, tightened = [], [], [], []
     seeds = image_seeds(seed, len(x))
     for k, (kind, part) in enumerate(jobs):
         batch, cond = x[part].to(device), labels[part].to(device) if labels is not None else None
@@ -67,7 +67,7 @@ def _measure(
         elif kind == "flow":
             flows.append(run.diffusion.log_prob(batch, cond, seeds[part], tolerance, probes))
         else:
-            tights.append(run.diffusion.importance_weighted(batch, cond, seeds[part], grid, variance, paths, end, error))
+            tightened.append(run.diffusion.importance_weighted(batch, cond, seeds[part], grid, variance, paths, end, error))
         if on_progress:
             on_progress(k + 1, len(jobs))
     first = flows[0]
@@ -75,10 +75,12 @@ def _measure(
         torch.cat([f.nats.cpu() for f in flows]), torch.cat([f.error.cpu() for f in flows]),
         max(f.evaluations for f in flows), first.divergence, first.size,
     )  # fmt: skip
-    tight = None
-    if tights:
-        tight = Tightened(torch.cat([t.nats.cpu() for t in tights]), torch.cat([t.single.cpu() for t in tights]), paths)
-    return _joined(chains), _joined(integrals), flow, tight
+    weighted = None
+    if tightened:
+        weighted = Tightened(
+            torch.cat([t.nats.cpu() for t in tightened]), torch.cat([t.single.cpu() for t in tightened]), paths
+        )
+    return _concatenate(chains), _concatenate(integrals), flow, weighted
 
 
 def _figure(values: Tensor, unit: str, seed: int) -> dict[str, Any]:
@@ -105,10 +107,10 @@ def _bands(bound: Bound) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     edges = torch.linspace(float(log_snr.quantile(0.02)), float(log_snr.max()), BANDS + 1, dtype=torch.float64)
     band = torch.bucketize(log_snr, edges) - 1
     rows = [density[band == k] for k in range(BANDS)]
-    kept = [k for k, row in enumerate(rows) if len(row) > 1]
-    centers = ((edges[1:] + edges[:-1]) / 2)[kept]
-    means = torch.stack([rows[k].mean() for k in kept])
-    errors = torch.stack([rows[k].std() / math.sqrt(len(rows[k])) for k in kept])
+    nonempty = [k for k, row in enumerate(rows) if len(row) > 1]
+    centers = ((edges[1:] + edges[:-1]) / 2)[nonempty]
+    means = torch.stack([rows[k].mean() for k in nonempty])
+    errors = torch.stack([rows[k].std() / math.sqrt(len(rows[k])) for k in nonempty])
     return centers.numpy(), means.numpy(), errors.numpy()
 
 
@@ -123,9 +125,9 @@ def _picture(integral: Bound, figures: dict[str, dict[str, Any]], unit: str, ref
     left.annotate(label, (centers[0], ZERO_NOISE), (0, 3), textcoords="offset points", fontsize=8, color=SOFT)
     left.set_ylim(0, 1.15 * max(ZERO_NOISE, float(means.max())))
     label_axes(left, "NLL by noise level", "log-SNR, from noise to data", "bits/dim per unit of log-SNR")
-    for k, (name, found) in enumerate(figures.items()):
+    for k, (name, row) in enumerate(figures.items()):
         colour = WARM if name == "flow" else ACCENT
-        right.errorbar(found["value"], -k, xerr=2 * found.get("error", 0.0), fmt="o", color=colour, capsize=3, ms=5)
+        right.errorbar(row["value"], -k, xerr=2 * row.get("error", 0.0), fmt="o", color=colour, capsize=3, ms=5)
     if reference:
         right.axvline(reference[1], color=SOFT, lw=1, ls="--")
         right.annotate(reference[0], (reference[1], 0.5), (-4, 0), textcoords="offset points", ha="right", va="top", fontsize=8,
@@ -203,32 +205,32 @@ def likelihood_section(
         end = _chosen_end(run, train, seed) if train is not None else None
         variance = _variance(run, train)
         error = measure_error_curve(run, train, seed) if train is not None and variance == "optimal" else None
-        found = _measure(run, x, labels, seed, grid, variance, error, end, flow_n, tolerance, probes, paths, on_progress)
-        return _section(run, x, labels, seed, grid, variance, end, *found, tolerance)
+        measured = _measure(run, x, labels, seed, grid, variance, error, end, flow_n, tolerance, probes, paths, on_progress)
+        return _section(run, x, labels, seed, grid, variance, end, *measured, tolerance)
     except UserError as error:
         return ReportSection(NAME, TITLE, figures={"not_computable": str(error)})
 
 
 def _section(
     run: Run, x: Tensor, labels: Tensor | None, seed: int, grid: Tensor, variance: str, end: float | None, chain: Bound,
-    integral: Bound, flow: LogProb, tight: Tightened | None, tolerance: float,
+    integral: Bound, flow: LogProb, weighted: Tightened | None, tolerance: float,
 ) -> ReportSection:  # fmt: skip
     levels = run.diffusion.codec.levels
     images = levels is not None
     scale = chain.size * math.log(2)
-    unit, per, what = ("bits/dim", scale, "image") if images else ("nats", 1.0, "point")
-    found = {
-        f"bound, {len(grid)} steps": _figure(chain.nats / per, unit, seed),
-        "bound, continuous time": _figure(integral.nats / per, unit, seed),
-        "flow": _figure(-flow.nats / per, unit, seed),
+    unit, divisor, what = ("bits/dim", scale, "image") if images else ("nats", 1.0, "point")
+    bounds = {
+        f"bound, {len(grid)} steps": _figure(chain.nats / divisor, unit, seed),
+        "bound, continuous time": _figure(integral.nats / divisor, unit, seed),
+        "flow": _figure(-flow.nats / divisor, unit, seed),
     }
-    if tight is not None:
-        found[f"bound, {len(grid)} steps, {tight.paths} paths"] = _figure(tight.nats / per, unit, seed)
+    if weighted is not None:
+        bounds[f"bound, {len(grid)} steps, {weighted.paths} paths"] = _figure(weighted.nats / divisor, unit, seed)
     name, value = ("uniform noise", math.log2(levels)) if levels else ("a Gaussian fit", _reference(x))
     reference = (name, value) if math.isfinite(value) else None
-    gap = _figure((integral.nats[: len(flow.nats)] + flow.nats) / per, unit, seed)
-    best = min(found.values(), key=lambda row: float(row["value"]))
-    elbo, exact = (format_score(found[name]) for name in ("bound, continuous time", "flow"))
+    gap = _figure((integral.nats[: len(flow.nats)] + flow.nats) / divisor, unit, seed)
+    best = min(bounds.values(), key=lambda row: float(row["value"]))
+    elbo, exact = (format_score(bounds[name]) for name in ("bound, continuous time", "flow"))
     comparison = f"; {reference[0]} has {reference[1]:.3g}" if reference else ""
     verdict = [f"The NLL of a held-out {what} is {exact} {unit} by the flow and at most {elbo} by the ELBO{comparison}."]
     if reference and best["value"] >= reference[1]:
@@ -243,11 +245,11 @@ def _section(
         verdict.append("One datum has no standard error; hold out more data.")
     if "error" in gap and gap["value"] < -3 * gap["error"]:
         verdict.append("The NLL by the flow exceeds the bound, so the two do not model the same density.")
-    parts = bound_parts(integral, per, unit)
+    parts = bound_parts(integral, divisor, unit)
     figures: dict[str, Any] = {
-        **found,
+        **bounds,
         "bound minus flow": gap,
-        **({f"gain of {tight.paths} paths": _figure(tight.gap / per, unit, seed)} if tight is not None else {}),
+        **({f"gain of {weighted.paths} paths": _figure(weighted.gap / divisor, unit, seed)} if weighted is not None else {}),
         **({"reference": {"value": reference[1], "unit": f"{unit}, {reference[0]}"}} if reference else {}),
         "condition": "the label of each datum" if labels is not None else "none",
         "dimensions": chain.size,
@@ -273,10 +275,10 @@ def _section(
         else "Nats refer to a density in the units of the data and may be negative; only differences are meaningful.",
         *(
             ()
-            if tight is None
+            if weighted is None
             else (
-                f"Importance weighting of {tight.paths} paths for each of {len(tight.nats)} data lowers the bound of"
-                f" {len(grid)} steps by {format_score(_figure(tight.gap / per, unit, seed))} {unit}, a part of its gap"
+                f"Importance weighting of {weighted.paths} paths for each of {len(weighted.nats)} data lowers the bound of"
+                f" {len(grid)} steps by {format_score(_figure(weighted.gap / divisor, unit, seed))} {unit}, a part of its gap"
                 " KL(q(path | x) || p(path | x)).",
             )
         ),
@@ -287,7 +289,7 @@ def _section(
     if len(x) > 1:
         counts = f"n = {len(x)} ({len(flow.nats)} by the flow), seed {seed}"
         caption = f"Bits/dim by noise level, and the NLL of a held-out {what}; {counts}"
-        pictures[caption] = _picture(integral, found, unit, reference)
-        whole = f"Terms of the bound of {format_score(found['bound, continuous time'])} {unit}, ± 2 standard errors"
+        pictures[caption] = _picture(integral, bounds, unit, reference)
+        whole = f"Terms of the bound of {format_score(bounds['bound, continuous time'])} {unit}, ± 2 standard errors"
         pictures[f"{whole}; n = {len(x)}, seed {seed}"] = bars(parts, unit)
     return ReportSection(NAME, TITLE, tuple(verdict), notes, figures, pictures)

@@ -1,4 +1,4 @@
-"""Sections by raw data instead of features: the samples themselves, memorization, and distances of points."""
+"""Sections computed on raw data instead of features: the samples, memorization, and distances of points."""
 
 from __future__ import annotations
 
@@ -70,10 +70,10 @@ def _scatter(samples: Tensor, data: Tensor) -> bytes:
 
 def _repeated(x: Tensor) -> tuple[float, float]:
     """Return the share of data that are identical to another datum, and its standard error, which is never 0."""
-    coarse = x.mul(255).round() if kind_of(x.shape[1:]) == "images" else x
-    same = sum(n for n in Counter(row.numpy().tobytes() for row in coarse).values() if n > 1)
-    usual = (same + 1) / (len(x) + 2)
-    return same / len(x), (usual * (1 - usual) / len(x)) ** 0.5
+    rounded = x.mul(255).round() if kind_of(x.shape[1:]) == "images" else x
+    same = sum(n for n in Counter(row.numpy().tobytes() for row in rounded).values() if n > 1)
+    smoothed = (same + 1) / (len(x) + 2)
+    return same / len(x), (smoothed * (1 - smoothed) / len(x)) ** 0.5
 
 
 def samples_section(samples: Tensor, data: Tensor | None, train: Tensor | None = None) -> ReportSection:
@@ -119,7 +119,7 @@ def _median_error(x: np.ndarray) -> float | None:
 def memorization_section(m: EvaluationData) -> ReportSection:
     """The nearest training datum of each sample, with held-out data as the floor, and the pairs most like copies."""
     same = SAME if m.kind == "images" else 1e-6 * float(m.subset(m.train).std())
-    dtype = torch.float32 if m.kind == "images" else torch.float64  # distances of near points need the precision
+    dtype = torch.float32 if m.kind == "images" else torch.float64  # distances of close points need the precision
 
     def take(index: Tensor) -> Tensor:
         return m.train.batch(index)[0].to(dtype)
@@ -128,53 +128,53 @@ def memorization_section(m: EvaluationData) -> ReportSection:
         return lambda: m.train_blocks(what)
 
     held = m.held.batch(torch.arange(min(len(m.held), MAX_HELD_OUT)))[0].to(dtype)
-    ours = neighbours(m.samples.to(dtype), passes("neighbours of samples"), take, same)
-    few = len(held) < MIN_HELD_OUT and len(m.train) > 1
-    if not few:
+    of_samples = neighbours(m.samples.to(dtype), passes("neighbours of samples"), take, same)
+    too_few = len(held) < MIN_HELD_OUT and len(m.train) > 1
+    if not too_few:
         floor_source = "held-out data"
-        theirs = neighbours(held, passes("neighbours of held-out data"), take, same)
+        of_floor = neighbours(held, passes("neighbours of held-out data"), take, same)
     else:
         floor_source = "training data (leave-one-out)"
-        theirs = leave_one_out(m.subset(m.train, LEFT_OUT).to(dtype), same)
-    middle = [float(np.median(n.distance)) for n in (ours, theirs)]
-    errors = [_median_error(n.distance) for n in (ours, theirs)]
+        of_floor = leave_one_out(m.subset(m.train, LEFT_OUT).to(dtype), same)
+    medians = [float(np.median(n.distance)) for n in (of_samples, of_floor)]
+    errors = [_median_error(n.distance) for n in (of_samples, of_floor)]
     figures = {
-        "copies": score(ours.share, ours.standard_error, theirs.share, theirs.standard_error),
-        "nearest_distance": score(middle[0], errors[0], middle[1], errors[1]),
-        "floor_source": floor_source, "floor_count": len(theirs.distance),
+        "copies": score(of_samples.share, of_samples.standard_error, of_floor.share, of_floor.standard_error),
+        "nearest_distance": score(medians[0], errors[0], medians[1], errors[1]),
+        "floor_source": floor_source, "floor_count": len(of_floor.distance),
         "samples": len(m.samples), "held_out_data": len(held),
         "training_data_searched": m.searched_count(), "training_data": len(m.train),
         "worst": [
-            {"sample": int(k), "training": int(ours.index[k]), "distance": float(ours.distance[k]),
-             "ratio": float(ours.ratio[k])}
-            for k in ours.worst(PAIRS) if np.isfinite(ours.ratio[k])
+            {"sample": int(k), "training": int(of_samples.index[k]), "distance": float(of_samples.distance[k]),
+             "ratio": float(of_samples.ratio[k])}
+            for k in of_samples.worst(PAIRS) if np.isfinite(of_samples.ratio[k])
         ],
     }  # fmt: skip
     notes = (
         f"A copy is less than {COPY:g} times as far from its nearest training datum as that one is from its own nearest"
         " neighbour." + (" Distances are root mean squares over pixels in [0, 1]." if m.kind == "images" else ""),
-        f"The median distance to the nearest of {m.searched_count():,} training data is {middle[0]:.3g} for samples and"
-        f" {middle[1]:.3g} for {floor_source}.",
-        *((f"{describe_held_out(len(held))}, too few for a floor; it is the leave-one-out figure of {len(theirs.distance)}"
-           " training data.",) if few else ()),
+        f"The median distance to the nearest of {m.searched_count():,} training data is {medians[0]:.3g} for samples and"
+        f" {medians[1]:.3g} for {floor_source}.",
+        *((f"{describe_held_out(len(held))}, too few for a floor; it is the leave-one-out figure of {len(of_floor.distance)}"
+           " training data.",) if too_few else ()),
     )  # fmt: skip
     pictures = {}
     if m.kind == "images":
-        worst = ours.worst(PAIRS)
-        near = m.train.batch(torch.from_numpy(ours.index[worst]))[0]
-        titles = [f"sample {k}" for k in worst] + [f"train, {ours.ratio[k]:.2f}" for k in worst]
+        worst = of_samples.worst(PAIRS)
+        near = m.train.batch(torch.from_numpy(of_samples.index[worst]))[0]
+        titles = [f"sample {k}" for k in worst] + [f"train, {of_samples.ratio[k]:.2f}" for k in worst]
         caption = "top: the samples most like training images; bottom: the nearest training image, with the ratio of distances"
         pictures[caption] = sheet(torch.cat([m.samples[worst], near]), titles, len(worst))
-    pictures["distance to the nearest training datum"] = _histogram(ours.distance, theirs.distance, floor_source)
+    pictures["distance to the nearest training datum"] = _histogram(of_samples.distance, of_floor.distance, floor_source)
     return ReportSection("memorization", "Memorization", find_faults("memorization", figures), notes, figures, pictures)
 
 
-def _histogram(ours: np.ndarray, theirs: np.ndarray, name: str) -> bytes:
+def _histogram(samples: np.ndarray, floor: np.ndarray, name: str) -> bytes:
     fig = figure(7, 2.8, {"left": 0.02, "right": 0.98, "bottom": 0.19, "top": 0.97})
     axes = fig.subplots()
-    bins = np.linspace(0, float(np.quantile(np.concatenate([ours, theirs]), 0.995)) or 1.0, 50).tolist()
-    axes.hist(theirs, bins, density=True, histtype="stepfilled", color=SOFT, alpha=0.6, label=name)
-    axes.hist(ours, bins, density=True, histtype="step", color=WARM, lw=1.6, label="samples")
+    bins = np.linspace(0, float(np.quantile(np.concatenate([samples, floor]), 0.995)) or 1.0, 50).tolist()
+    axes.hist(floor, bins, density=True, histtype="stepfilled", color=SOFT, alpha=0.6, label=name)
+    axes.hist(samples, bins, density=True, histtype="step", color=WARM, lw=1.6, label="samples")
     axes.set(xlabel="distance to the nearest training datum", yticks=[])
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.legend(frameon=False, fontsize=9)
@@ -182,7 +182,7 @@ def _histogram(ours: np.ndarray, theirs: np.ndarray, name: str) -> bytes:
 
 
 def points_section(m: EvaluationData) -> ReportSection:
-    """Sliced Wasserstein distance, Sinkhorn divergence and MMD to held-out data with floors; exact metrics where known."""
+    """Sliced Wasserstein, Sinkhorn and MMD to held-out data, with floors; exact metrics of known distributions."""
     samples, data = m.samples.double(), m.subset(m.held).double()
     n = min(len(samples), len(data) // 2)
     if n < 2:
@@ -194,9 +194,9 @@ def points_section(m: EvaluationData) -> ReportSection:
     size = min(BLOCK_POINTS, max(2, n // BLOCKS))
     rows = [slice(k * size, (k + 1) * size) for k in range(BLOCKS) if (k + 1) * size <= n]
 
-    def with_floor(figure: Figures, rows: slice = slice(n), times: int = times, **how: bool) -> list[float]:
+    def with_floor(figure: Figures, rows: slice = slice(n), times: int = times, **options: bool) -> list[float]:
         """Return figure and error of samples, then of real data, on the same rows."""
-        errors = sampling_errors(figure, x[rows], other[rows], len(y[rows]), times, random, **how)
+        errors = sampling_errors(figure, x[rows], other[rows], len(y[rows]), times, random, **options)
         return [float(figure(x[rows])), errors[0], float(figure(other[rows])), errors[1]]
 
     def scored(value: float, error: float, floor: float, null: float) -> dict[str, Any]:
@@ -206,20 +206,20 @@ def points_section(m: EvaluationData) -> ReportSection:
     sliced = with_floor(lambda points: float(sliced_wasserstein(points, y, p=1)), times=m.limits.resamples, squared=False)
     figures = {"sliced_wasserstein": scored(*sliced)}
     m.on_progress("distances of points", 1, 4)
-    few = max(2, times // len(rows))
+    block_times = max(2, times // len(rows))
 
     def sinkhorn_to(block: Tensor) -> Figures:
         return lambda points: sinkhorn_divergence(points, block.expand(*points.shape[:-2], -1, -1), tolerance=1e-4)
 
-    by_block = [with_floor(sinkhorn_to(y[r]), r, few, batched=True) for r in rows]
+    by_block = [with_floor(sinkhorn_to(y[r]), r, block_times, batched=True) for r in rows]
     means, squares = np.mean(by_block, 0), np.mean(np.square(by_block), 0) / len(rows)
     figures["sinkhorn"] = scored(means[0], squares[1] ** 0.5, means[2], squares[3] ** 0.5)
     m.on_progress("distances of points", 2, 4)
-    most = min(n, BLOCKS * BLOCK_POINTS)
-    test, floor = mmd_test(x[:most], y[:most], permutations=m.limits.permutations, seed=m.seed), mmd(other[:most], y[:most])
-    apart = mmd(x[:most], y[:most])
-    null = floor.error_if_equal * (null_variance(most, most) * most**2 / 8) ** 0.5  # with y fixed
-    figures["mmd"] = scored(float(apart.value), apart.error_given_y, float(floor.value), null) | {
+    count = min(n, BLOCKS * BLOCK_POINTS)
+    test, floor = mmd_test(x[:count], y[:count], permutations=m.limits.permutations, seed=m.seed), mmd(other[:count], y[:count])
+    estimate = mmd(x[:count], y[:count])
+    null = floor.error_if_equal * (null_variance(count, count) * count**2 / 8) ** 0.5  # with y fixed
+    figures["mmd"] = scored(float(estimate.value), estimate.error_given_y, float(floor.value), null) | {
         "p_value": test.p_value, "permutations": test.permutations,
     }  # fmt: skip
     if m.source in EXACT:

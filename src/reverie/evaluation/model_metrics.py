@@ -35,7 +35,7 @@ from reverie.runs.samples import Samples
 from reverie.runs.sampling_options import Options
 from reverie.transport import sliced_wasserstein
 
-TIMED = 32  # samples by which the network is timed
+TIMED = 32  # samples for timing the network
 CHUNKS = 4  # of a set of points; their standard deviation gives the error of the distance
 
 
@@ -48,31 +48,31 @@ def _quality(m: EvaluationData) -> tuple[str, Callable[[Samples], tuple[float, f
     count = min(m.limits.nfe_samples, len(data) // 2)
     if not count:
         raise UserError(f"this needs 2 held-out points, got {len(data)}")
-    mine, reference = data[:count], data[count:]  # disjoint, so that the floor is not measured against itself
+    floor_points, reference = data[:count], data[count:]  # disjoint, so that the floor is not measured against itself
 
     def sliced(points: torch.Tensor) -> tuple[float, float]:
         parts = [float(sliced_wasserstein(part, reference, p=1)) for part in points.chunk(CHUNKS)]
-        whole = float(sliced_wasserstein(points, reference, p=1))
-        return whole, float(torch.tensor(parts).std()) / len(parts) ** 0.5
+        distance = float(sliced_wasserstein(points, reference, p=1))
+        return distance, float(torch.tensor(parts).std()) / len(parts) ** 0.5
 
-    return "sliced Wasserstein distance", lambda s: sliced(torch.from_numpy(s.x)), sliced(mine)
+    return "sliced Wasserstein distance", lambda s: sliced(torch.from_numpy(s.x)), sliced(floor_points)
 
 
-def _evaluated_samples(m: EvaluationData, many: int) -> Samples | None:
+def _evaluated_samples(m: EvaluationData, count: int) -> Samples | None:
     """Return the first evaluated samples in the layout of a sampler, or None if there are too few."""
-    if len(m.samples) < many:
+    if len(m.samples) < count:
         return None
-    x = m.samples[:many]
+    x = m.samples[:count]
     return Samples(channels_last(x.numpy()), None)
 
 
 def _seconds_of_network(run: Run, clock: Callable[[], float]) -> float:
     """Return the seconds of one network evaluation per datum, measured on a few samples of two steps."""
-    short: Options = {"steps": 2}
-    sampler, grid = run.sampling(short)
+    options: Options = {"steps": 2}
+    sampler, grid = run.sampling(options)
     passes = (sampler.evaluations(grid) or 2 * len(grid)) * (1 if run.autoguidance == 1 else 2)
     count, start = min(TIMED, run.batch_size()), clock()
-    run.sample(count, **short)
+    run.sample(count, **options)
     return (clock() - start) / (count * passes)
 
 
@@ -82,7 +82,7 @@ def model_plan(
 ) -> list[PlannedSection]:  # fmt: skip
     """Return the planned sections: loss by noise level, likelihood, and, without guidance or labels, quality by NFE.
 
-    Families other than diffusion have a likelihood only.  options: of sampling; why: the reason if there are no data.
+    Families other than diffusion have only a likelihood.  options: of sampling; why: the reason if there are no data.
     """
     if "sampler" not in run.config.model_family.capabilities:
         return _density_plan(run, m, seed, why)
@@ -94,34 +94,36 @@ def model_plan(
     likelihood = PlannedSection(LIKELIHOOD, LIKELIHOOD_TITLE, lambda: None)
     evaluations = PlannedSection(NFE, NFE_TITLE, lambda: None)
     if m is None:
-        return [levels, *(_refused(part, why) for part in (likelihood, evaluations))]
-    few, flow = m.limits.bounded, m.limits.flow
+        return [levels, *(_omitted(part, why) for part in (likelihood, evaluations))]
+    bound_count, flow_count = m.limits.bounded, m.limits.flow
 
-    def bounded() -> ReportSection:
-        x, labels = m.held.batch(torch.arange(min(few, len(m.held))))
+    def measure_likelihood() -> ReportSection:
+        x, labels = m.held.batch(torch.arange(min(bound_count, len(m.held))))
         return likelihood_section(
-            run, x, labels, train=m.train, n=few, flow_n=flow, seed=seed, paths=0 if quick else PATHS,
+            run, x, labels, train=m.train, n=bound_count, flow_n=flow_count, seed=seed, paths=0 if quick else PATHS,
             on_progress=lambda i, of: on_progress("likelihood", i, of),
         )  # fmt: skip
 
-    likelihood = replace(likelihood, measure=bounded, seconds=lambda: network() * passes(run, few, flow))
+    likelihood = replace(
+        likelihood, measure=measure_likelihood, seconds=lambda: network() * passes(run, bound_count, flow_count)
+    )
     if steered:
-        return [levels, likelihood, _refused(evaluations, "it is measured only without a label and without guidance")]
-    spent = m.limits.nfe_samples * sum(m.limits.budgets) * len(SAMPLERS_SHOWN)
+        return [levels, likelihood, _omitted(evaluations, "it is measured only without a label and without guidance")]
+    nfe = m.limits.nfe_samples * sum(m.limits.budgets) * len(SAMPLERS_SHOWN)
     evaluations = replace(
-        evaluations, measure=lambda: _evaluations(run, m, seed, on_progress, options or {}), seconds=lambda: network() * spent
+        evaluations, measure=lambda: _evaluations(run, m, seed, on_progress, options or {}), seconds=lambda: network() * nfe
     )
     return [levels, likelihood, evaluations]
 
 
-def _refused(part: PlannedSection, why: str) -> PlannedSection:
+def _omitted(part: PlannedSection, why: str) -> PlannedSection:
     return replace(part, measure=lambda: part.left_out(why))
 
 
 def _density_plan(run: Run, m: EvaluationData | None, seed: int, why: str) -> list[PlannedSection]:
     likelihood = PlannedSection(LIKELIHOOD, LIKELIHOOD_TITLE, lambda: None)
     if m is None:
-        return [_refused(likelihood, why)]
+        return [_omitted(likelihood, why)]
     speed = PlannedSection(FLOW_SPEED, FLOW_SPEED_TITLE, lambda: flow_speed_section(run))
     if run.config.model_family.likelihood == "none":
         return [speed]

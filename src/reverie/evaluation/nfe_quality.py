@@ -31,11 +31,11 @@ def _picture(rows: Sequence[dict[str, Any]], what: str, floor: tuple[float, floa
     axes = fig.subplots()
     names = list(dict.fromkeys(row["sampler"] for row in rows))
     for k, name in enumerate(names):
-        mine = [row for row in rows if row["sampler"] == name]
+        points = [row for row in rows if row["sampler"] == name]
         offset = 1.03 ** (k - (len(names) - 1) / 2)  # separates the error bars of different samplers
         axes.errorbar(
-            [row["evaluations"] * offset for row in mine], [row["value"] for row in mine],
-            yerr=[2 * (row["standard error"] or 0) for row in mine],
+            [row["evaluations"] * offset for row in points], [row["value"] for row in points],
+            yerr=[2 * (row["standard error"] or 0) for row in points],
             color=CYCLE[k % len(CYCLE)], marker="o", ms=4, lw=1.4, capsize=2, label=name,
         )  # fmt: skip
     if floor is not None:
@@ -52,7 +52,7 @@ def _picture(rows: Sequence[dict[str, Any]], what: str, floor: tuple[float, floa
 
 
 def _is_within_noise(row: dict[str, Any], best: dict[str, Any], rows: int) -> bool:
-    """Return whether one of several rows is not significantly worse than the best."""
+    """Return whether a row is not significantly worse than the best of `rows` rows."""
     noise = math.hypot(row["standard error"] or 0, best["standard error"] or 0)
     return bool(row["value"] - best["value"] <= difference_threshold(rows) * noise)
 
@@ -69,14 +69,14 @@ def _verdict(rows: Sequence[dict[str, Any]], what: str, unit: str, floor: tuple[
     best = min(rows, key=lambda row: float(row["value"]))
     if all(_is_within_noise(row, best, len(rows)) for row in rows):
         return f"No significant difference in {what} between samplers and numbers of function evaluations."
-    little = max(TOLERANCE * abs(best["value"] - floor[0]), floor[1])
-    good = [row for row in rows if _is_within_noise(row, best, len(rows)) and row["value"] - best["value"] <= little]
-    enough = min(good, key=lambda row: (int(row["evaluations"]), float(row["value"])))
-    choice = f"{enough['sampler']} with {enough['evaluations']} function evaluations"
-    if enough is best:
+    tolerance = max(TOLERANCE * abs(best["value"] - floor[0]), floor[1])
+    sufficient = [row for row in rows if _is_within_noise(row, best, len(rows)) and row["value"] - best["value"] <= tolerance]
+    chosen = min(sufficient, key=lambda row: (int(row["evaluations"]), float(row["value"])))
+    choice = f"{chosen['sampler']} with {chosen['evaluations']} function evaluations"
+    if chosen is best:
         return f"{choice} has the lowest {what}, {_format_row(best, unit)}; fewer evaluations are worse."
     name = f"{best['sampler']} with {best['evaluations']}"
-    return f"{choice} is sufficient: {what} {_format_row(enough, unit)}; the lowest is {_format_row(best, unit)} ({name})."
+    return f"{choice} is sufficient: {what} {_format_row(chosen, unit)}; the lowest is {_format_row(best, unit)} ({name})."
 
 
 def _evaluated_row(
@@ -85,13 +85,13 @@ def _evaluated_row(
     """Return the row of the report's own samples, unless it is a duplicate or its NFE is unknown."""
     name, steps, _ = run.chosen_sampling(options)
     sampler, grid = run.sampling(options)
-    spent = sampler.evaluations(grid)
+    nfe = sampler.evaluations(grid)
     scale = options.get("autoguidance")
-    spent = spent if spent is None or (run.autoguidance if scale is None else scale) == 1 else 2 * spent
-    if spent is None or any((row["sampler"], row["evaluations"]) == (name, spent) for row in rows):
+    nfe = nfe if nfe is None or (run.autoguidance if scale is None else scale) == 1 else 2 * nfe
+    if nfe is None or any((row["sampler"], row["evaluations"]) == (name, nfe) for row in rows):
         return []
     value, error = quality(samples)
-    return [{"sampler": name, "evaluations": spent, "steps": steps, "value": value, "standard error": error,
+    return [{"sampler": name, "evaluations": nfe, "steps": steps, "value": value, "standard error": error,
              "ms per sample": None}]  # fmt: skip
 
 
@@ -116,22 +116,22 @@ def nfe_section(
     """
     spacing = build(GRIDS, run.chosen_sampling({})[2], "grid")
     rows: list[dict[str, Any]] = []
-    each = 1 if run.autoguidance == 1 else 2  # networks per estimate
+    networks = 1 if run.autoguidance == 1 else 2  # networks per estimate
     jobs = [(name, budget) for name in samplers for budget in counts]
     for k, (name, budget) in enumerate(jobs):
         sampler = build(SAMPLERS, name, "sampler")
-        steps = affordable(sampler, spacing, run.diffusion.denoiser.schedule, budget // each)
+        steps = affordable(sampler, spacing, run.diffusion.denoiser.schedule, budget // networks)
         if steps is None:
             raise UserError(f"the number of evaluations of {name} depends on the data; choose another sampler")
-        begun = time.perf_counter()
+        start = time.perf_counter()
         samples = run.sample(n, sampler=name, steps=steps, seed=seed)
-        seconds = (time.perf_counter() - begun) / n
+        seconds = (time.perf_counter() - start) / n
         value, error = quality(samples)
-        spent = each * (sampler.evaluations(spacing(run.diffusion.denoiser.schedule, steps)) or 0)
+        nfe = networks * (sampler.evaluations(spacing(run.diffusion.denoiser.schedule, steps)) or 0)
         rows.append(
             {
                 "sampler": name,
-                "evaluations": spent,
+                "evaluations": nfe,
                 "steps": steps,
                 "value": value,
                 "standard error": error,

@@ -22,23 +22,23 @@ SIGNIFICANT = 3.0  # standard errors of a difference between training and held-o
 Column = list[tuple[float, float | None]]  # the mean loss of each level, with its standard error
 
 
-def _column(run: Run, t: Tensor, lost: Tensor, levels: int) -> Column:
+def _column(run: Run, t: Tensor, losses: Tensor, levels: int) -> Column:
     bins = level_of(run.diffusion, t, levels)
-    rows = [lost[bins == k] for k in range(levels)]
+    rows = [losses[bins == k] for k in range(levels)]
     return [(float(r.mean()), float(r.std() / math.sqrt(len(r))) if len(r) > 1 else None) for r in rows]
 
 
-def _measured(run: Run, train: Dataset, held_out: Dataset, seed: int, levels: int) -> dict[str, Column]:
+def _measure(run: Run, train: Dataset, held_out: Dataset, seed: int, levels: int) -> dict[str, Column]:
     columns = {"held out": _column(run, *noised_losses(run.diffusion, held_out, seed), levels)}
     columns["training"] = _column(run, *noised_losses(run.diffusion, train, seed), levels)
     best = optimum(run.diffusion, train)
     if best is not None:
-        least = noised_losses(run.diffusion, train, seed, best, by_kind=True)
-        columns["optimum of the training set"] = _column(run, *least, levels)
+        optimal = noised_losses(run.diffusion, train, seed, best, by_kind=True)
+        columns["optimum of the training set"] = _column(run, *optimal, levels)
     return columns
 
 
-def _stored(run: Run) -> dict[str, Column]:
+def _read_stored(run: Run) -> dict[str, Column]:
     """Return the losses by noise level that the training recorded at its end."""
     held = [row for row in run.metrics() if row.get("held_out_levels")]
     if not held:
@@ -76,9 +76,9 @@ def noise_levels_section(
     try:
         run.require_means()
         if train is None or held_out is None or not len(held_out) or not len(train):
-            columns, source, levels, seed = _stored(run), "recorded by the training", T_RANGES, run.config.training.seed
+            columns, source, levels, seed = _read_stored(run), "recorded by the training", T_RANGES, run.config.training.seed
         else:
-            columns, source = _measured(run, train, held_out, seed, levels), "measured on the data"
+            columns, source = _measure(run, train, held_out, seed, levels), "measured on the data"
     except UserError as error:
         return ReportSection(NAME, TITLE, figures={"not_computable": str(error)})
     low = run.diffusion.denoiser.schedule.t_min
@@ -110,15 +110,15 @@ def noise_levels_section(
 
 
 def _verdict(columns: dict[str, Column], t: np.ndarray) -> tuple[str, ...]:
-    held, seen = columns["held out"], columns.get("training")
+    held, train = columns["held out"], columns.get("training")
     worst = int(np.argmax([value for value, _ in held]))
     lines = [f"The held-out loss is largest around t = {t[worst]:.2f}, at {held[worst][0]:.3g}."]
-    if seen is None or any(error is None for _, error in (*held, *seen)):
+    if train is None or any(error is None for _, error in (*held, *train)):
         return tuple(lines)
-    gaps = [(h[0] - s[0]) / max(math.hypot(h[1] or 0.0, s[1] or 0.0), 1e-300) for h, s in zip(held, seen, strict=True)]
-    over = [k for k, gap in enumerate(gaps) if gap > SIGNIFICANT]
-    if over:
-        where = ", ".join(f"{t[k]:.2f}" for k in over)
+    gaps = [(h[0] - s[0]) / max(math.hypot(h[1] or 0.0, s[1] or 0.0), 1e-300) for h, s in zip(held, train, strict=True)]
+    overfitted = [k for k, gap in enumerate(gaps) if gap > SIGNIFICANT]
+    if overfitted:
+        where = ", ".join(f"{t[k]:.2f}" for k in overfitted)
         lines.append(f"The held-out loss exceeds the training loss around t = {where}: the model overfits there.")
     else:
         lines.append("Held-out and training loss do not differ significantly at any level.")

@@ -24,7 +24,7 @@ from reverie.families.seq2seq.model import UNIT, PairModel
 from reverie.runs.run import Run
 from reverie.runs.sampling_options import Options
 
-SAMPLES, QUICK = 2048, 256  # the most unseen pairs
+SAMPLES, QUICK = 2048, 256  # maximum numbers of unseen pairs
 BATCH = 256  # sources per batch
 RANGES = 5  # of the source lengths in training
 SHOWN = 5  # wrong answers in the report
@@ -47,43 +47,44 @@ def share_right(right: Sequence[bool]) -> dict[str, Any]:
 
 def answer_pairs(model: PairModel, pairs: Sequence[TextPair], options: Options, on_progress: OnProgress) -> list[str]:
     """Return the answer to each source."""
-    found, x = list[str](), make_pairs(pairs)
-    known = {key: value for key, value in options.items() if key in ("beams", "length", "temperature", "top_k", "top_p")}
+    answers, x = list[str](), make_pairs(pairs)
+    own_options = {key: value for key, value in options.items() if key in ("beams", "length", "temperature", "top_k", "top_p")}
     for first in range(0, len(pairs), BATCH):
         part = torch.arange(first, min(first + BATCH, len(pairs)))
         sources = x.take(part)[:, 0].to(model.device)
-        *_, last = model.frames(SamplingInputs(part + 1, options={**known, "sources": sources}))
-        found += [model.spelled(row) for row in last.x0[:, 1].cpu().numpy()]
-        on_progress("answering", len(found), len(pairs))
-    return found
+        *_, last = model.frames(SamplingInputs(part + 1, options={**own_options, "sources": sources}))
+        answers += [model.spelled(row) for row in last.x0[:, 1].cpu().numpy()]
+        on_progress("answering", len(answers), len(pairs))
+    return answers
 
 
 def by_length(pairs: Sequence[TextPair], right: Sequence[bool], longest: int) -> list[dict[str, Any]]:
     """Return the share of right answers by source length, within and beyond the lengths in training."""
-    wide = max(1, math.ceil(longest / RANGES))
+    width = max(1, math.ceil(longest / RANGES))
     rows: dict[int, list[bool]] = {}
     for (source, _), ok in zip(pairs, right, strict=True):
-        rows.setdefault((len(source) - 1) // wide, []).append(ok)
+        rows.setdefault((len(source) - 1) // width, []).append(ok)
     table = []
     for k in sorted(rows):
-        found = share_right(rows[k])
-        low, high = k * wide + 1, (k + 1) * wide
+        share = share_right(rows[k])
+        low, high = k * width + 1, (k + 1) * width
         table.append({"characters": f"{low}-{high}" if high > low else str(low), "trained": "yes" if low <= longest else "no",
-                      "pairs": found["n"], "exact": round(found["value"], 4), "error": round(found["error"], 4)})  # fmt: skip
+                      "pairs": share["n"], "exact": round(share["value"], 4), "error": round(share["error"], 4)})  # fmt: skip
     return table
 
 
 def pair_plan(
-    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, on_progress: OnProgress, options: Options
+    run: Run, splits: tuple[Dataset, Dataset] | None, why: str, n: int, on_progress: OnProgress, options: Options
 ) -> tuple[list[PlannedSection], float, float]:
     """Return the planned sections of a run of pairs, and the wall and CPU seconds per answer."""
     model, title = pair_model(run), "Answers to unseen sources"
-    if whole is None:
-        lost = [
-            ReportSection(name, about, figures={"not_computable": why}) for name, about in (("answers", title), (NAME, TITLE))
+    if splits is None:
+        missing = [
+            ReportSection(name, heading, figures={"not_computable": why})
+            for name, heading in (("answers", title), (NAME, TITLE))
         ]
-        return [ready_section(section) for section in lost], math.nan, math.nan
-    train, held = whole
+        return [ready_section(section) for section in missing], math.nan, math.nan
+    train, held = splits
     assert isinstance(train.x, TextPairs) and isinstance(held.x, TextPairs)
     seed, longest = options.get("seed", 0), int(train.x.lengths[:, 0].max())
     order = torch.randperm(len(held), generator=torch.Generator().manual_seed(seed))[:n]
@@ -91,13 +92,13 @@ def pair_plan(
     unseen, longer = list(chosen.pairs()), longer_pairs(run.config.data.source or run.config.data.name, n, seed, longest)
     start, cpu_start = time.perf_counter(), time.process_time()
     answers = answer_pairs(model, [*unseen, *longer], options, on_progress)
-    each, work = (part / len(answers) for part in (time.perf_counter() - start, time.process_time() - cpu_start))
+    seconds, cpu_seconds = (part / len(answers) for part in (time.perf_counter() - start, time.process_time() - cpu_start))
     return [
         PlannedSection(
             "answers", title, lambda: answers_section(title, unseen, longer, answers, longest, (len(train), len(held)))
         ),
         PlannedSection(NAME, TITLE, lambda: _nll_section(model, chosen)),
-    ], each, work  # fmt: skip
+    ], seconds, cpu_seconds  # fmt: skip
 
 
 def answers_section(

@@ -1,4 +1,4 @@
-"""Sections by features: distances, precision and recall, the two-sample test, and label accuracy."""
+"""Sections computed on features: distances, precision and recall, the two-sample test, and label accuracy."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from reverie.evaluation.scores import score
 from reverie.evaluation.verdicts import find_faults
 from reverie.nets.lenet import accuracy, features_and_classes
 
-ENOUGH = 2048  # samples from which the Fréchet distance is the primary metric, instead of KID
+MIN_FRECHET = 2048  # samples from which the Fréchet distance is the primary metric, instead of KID
 NEIGHBOURS = 5
-CHEAP = 128  # features up to which a Fréchet distance takes negligible time
+MAX_FAST_FEATURES = 128  # features up to which a Fréchet distance takes negligible time
 MAX_COMPARED = 1000  # data per set for the distances of DISTANCES
 
 
@@ -51,40 +51,42 @@ def distance_score(
 
     to(y): the distance to y as a function; times: permutations for a variance; most: the largest size of a set.  The error is
     over new samples with fixed real data, as in a comparison of runs.  The errors of the floor and of the gap are over real
-    data.  With random splits, distances of parts of one set have the variance 2 s (1/n + 1/m)², which yields s.
+    data.  With random splits, distances between parts of one set have the variance 2 s (1/n + 1/m)², which yields s.
     """
     pairs, floors = ([(x[:most], y[:most]) for x, y in sets] for sets in (m.feature_pairs(), m.floor_pairs()))
     random = torch.Generator().manual_seed(m.seed)
-    (ours, varies), (floor, usual) = (mean_over_pairs(sets, lambda x, y: to(y)(x)) for sets in (pairs, floors))
+    (distance, distance_variance), (floor, floor_variance) = (
+        mean_over_pairs(sets, lambda x, y: to(y)(x)) for sets in (pairs, floors)
+    )
     if not m.splits_real:
         error, null = sampling_errors(to(pairs[0][1]), pairs[0][0], floors[0][0], len(pairs[0][1]), times, random)
         gap = null * (1 + 1 / len(pairs)) ** 0.5
-        return score(ours, error / len(pairs) ** 0.5, floor, gap, gap_error=gap, **more)
+        return score(distance, error / len(pairs) ** 0.5, floor, gap, gap_error=gap, **more)
     samples, real, size = m.sample_features, m.real_features[:most], len(pairs[0][0])
-    s, n, r, half = usual * size**2 / 8, len(samples), len(m.real_features), len(samples[:most]) // 2
+    s, n, r, half = floor_variance * size**2 / 8, len(samples), len(m.real_features), len(samples[:most]) // 2
     own = s * null_variance(n, r)
-    if half > 1:  # estimates the variance of the samples
-        drawn = samples[torch.randperm(n, generator=random)[: 2 * half]]
-        halves = variance(permuted_figures(to(real), drawn[:half], drawn[half:], times, random))
+    if half > 1:  # estimate the variance over samples
+        shuffled = samples[torch.randperm(n, generator=random)[: 2 * half]]
+        halves = variance(permuted_figures(to(real), shuffled[:half], shuffled[half:], times, random))
         own = error_with_new_samples(halves, own, s * null_variance(half, len(real)), half / n) ** 2
-    few = (varies + usual) / len(pairs)  # the variance from the finite number of splits
-    gap = (2 * s * (1 / n + 1 / r) ** 2 + few) ** 0.5
-    error = (own + varies / len(pairs)) ** 0.5
-    return score(ours, error, floor, gap, gap_error=gap, **more)
+    split_variance = (distance_variance + floor_variance) / len(pairs)  # the variance from the finite number of splits
+    gap = (2 * s * (1 / n + 1 / r) ** 2 + split_variance) ** 0.5
+    error = (own + distance_variance / len(pairs)) ** 0.5
+    return score(distance, error, floor, gap, gap_error=gap, **more)
 
 
 def _frechet(m: EvaluationData) -> dict[str, Any]:
-    many = m.limits.resamples // (1 if m.train_features.shape[1] <= CHEAP else 4)
-    error, interval = frechet_bootstrap(m.sample_features, m.train_features, many, m.seed)
+    resamples = m.limits.resamples // (1 if m.train_features.shape[1] <= MAX_FAST_FEATURES else 4)
+    error, interval = frechet_bootstrap(m.sample_features, m.train_features, resamples, m.seed)
     return {
-        "frechet": distance_score(m, frechet_to, many, samples=m.compared_count),
+        "frechet": distance_score(m, frechet_to, resamples, samples=m.compared_count),
         "frechet_all": score(
             frechet_distance(m.sample_features, m.train_features),
             error,
             interval=list(interval),
             samples=len(m.sample_features),
         ),
-        "frechet_resamples": many,
+        "frechet_resamples": resamples,
     }
 
 
@@ -110,19 +112,19 @@ def kid_floor(m: EvaluationData, count: int) -> tuple[float, float]:
 
 
 def _kid(m: EvaluationData) -> dict[str, Any]:
-    ours, (floor, gap) = distance_by_kernel(m, m.sample_features), kid_floor(m, len(m.samples))
-    return {"kid": score(*ours, floor, gap, gap_error=gap), "kid_feature_unit": m.feature_unit}
+    distance, (floor, gap) = distance_by_kernel(m, m.sample_features), kid_floor(m, len(m.samples))
+    return {"kid": score(*distance, floor, gap, gap_error=gap), "kid_feature_unit": m.feature_unit}
 
 
 def _detail(m: EvaluationData) -> dict[str, Any]:
-    fine, truth, held = (detail(x) for x in (m.samples, m.subset(m.train), m.subset(m.held)))
-    if not (usual := float(truth.mean())):
+    of_samples, of_train, of_held_out = (detail(x) for x in (m.samples, m.subset(m.train), m.subset(m.held)))
+    if not (scale := float(of_train.mean())):
         return {}
-    errors = [float(x.std() / usual / len(x) ** 0.5) if len(x) > 1 else None for x in (fine, held)]
-    floor = float(held.mean()) / usual
+    errors = [float(x.std() / scale / len(x) ** 0.5) if len(x) > 1 else None for x in (of_samples, of_held_out)]
+    floor = float(of_held_out.mean()) / scale
     if m.splits_real:  # the floor of new data is that of the training data, within their error
-        floor, errors[1] = 1.0, float(truth.std() / usual / len(truth) ** 0.5)
-    return {"detail": score(float(fine.mean()) / usual, errors[0], floor, errors[1])}
+        floor, errors[1] = 1.0, float(of_train.std() / scale / len(of_train) ** 0.5)
+    return {"detail": score(float(of_samples.mean()) / scale, errors[0], floor, errors[1])}
 
 
 def quality_section(m: EvaluationData) -> ReportSection:
@@ -132,23 +134,23 @@ def quality_section(m: EvaluationData) -> ReportSection:
     m.on_progress("distances of features", 1, 2)
     by_moments = _frechet(m)
     m.on_progress("distances of features", 2, 2)
-    enough = min(len(m.samples), len(m.train_features)) >= ENOUGH
-    first, second = (by_moments, by_kernel) if enough else (by_kernel, by_moments)
+    by_frechet = min(len(m.samples), len(m.train_features)) >= MIN_FRECHET
+    first, second = (by_moments, by_kernel) if by_frechet else (by_kernel, by_moments)
     figures = {"primary_metric": next(iter(first)), **first, **second, **_detail(m), **m.facts()}
     why = (
-        f"The primary metric is the Fréchet distance, with {ENOUGH:,} samples and data or more." if enough else
-        f"The primary metric is KID, which is unbiased at any count; with fewer than {ENOUGH:,} samples or data the Fréchet"
-        " distance is mostly bias."
+        f"The primary metric is the Fréchet distance, with {MIN_FRECHET:,} samples and data or more." if by_frechet else
+        f"The primary metric is KID, which is unbiased at any count; with fewer than {MIN_FRECHET:,} samples or data the"
+        " Fréchet distance is mostly bias."
     )  # fmt: skip
     net = figures["features"]
-    known = f", accuracy {net['held_out_accuracy']:.1%} on held-out images" if "held_out_accuracy" in net else ""
-    because = f" Chosen because {net['chosen_because']}." if "chosen_because" in net else ""
+    accuracy_note = f", accuracy {net['held_out_accuracy']:.1%} on held-out images" if "held_out_accuracy" in net else ""
+    reason = f" Chosen because {net['chosen_because']}." if "chosen_because" in net else ""
     notes = (
         why,
         m.describe_floors() + (" The expected KID of such splits is 0; its ± is for as many samples." if m.splits_real else ""),
         f"The Fréchet distance decreases with the count; that of samples and that of real data are for {m.compared_count:,}."
         f" All {len(m.samples):,} samples together have {by_moments['frechet_all']['value']:.3g}.",
-        f"Features: {net['net']}{known}.{because}",
+        f"Features: {net['net']}{accuracy_note}.{reason}",
     )
     return ReportSection("quality", "Distance to the data", find_faults("quality", figures), notes, figures)
 
@@ -171,12 +173,12 @@ def _diversity(m: EvaluationData) -> dict[str, Any]:
     """Return the mean pairwise distance of samples relative to that of training data, with held-out data as the floor."""
     if min(len(m.samples), len(m.train)) < 2:
         return {}
-    truth, error = mean_distance(m.subset(m.train, MAX_COMPARED))
-    if not truth:
+    of_train, error = mean_distance(m.subset(m.train, MAX_COMPARED))
+    if not of_train:
         return {}
-    ours, varies = mean_distance(m.samples[:MAX_COMPARED])
-    floor, usual = (truth, error) if m.splits_real else mean_distance(m.subset(m.held, MAX_COMPARED))
-    return {"diversity": score(ours / truth, varies / truth, floor / truth, usual / truth)}
+    of_samples, samples_error = mean_distance(m.samples[:MAX_COMPARED])
+    floor, floor_error = (of_train, error) if m.splits_real else mean_distance(m.subset(m.held, MAX_COMPARED))
+    return {"diversity": score(of_samples / of_train, samples_error / of_train, floor / of_train, floor_error / of_train)}
 
 
 def precision_recall_section(m: EvaluationData) -> ReportSection:
@@ -219,14 +221,14 @@ def precision_recall_section(m: EvaluationData) -> ReportSection:
 
 def two_sample_section(m: EvaluationData) -> ReportSection:
     """A classifier two-sample test of samples against held-out data, or against all real data if few are held out."""
-    found = two_sample(m.sample_features, m.real_features if m.splits_real else m.held_out_features, m.seed)
+    test = two_sample(m.sample_features, m.real_features if m.splits_real else m.held_out_features, m.seed)
     figures = {
-        "two_sample_accuracy": score(found.accuracy, found.standard_error, 0.5, p_value=found.p_value),
-        "test_count": found.test_count, "train_count": found.train_count, **m.facts(),
+        "two_sample_accuracy": score(test.accuracy, test.standard_error, 0.5, p_value=test.p_value),
+        "test_count": test.test_count, "train_count": test.train_count, **m.facts(),
     }  # fmt: skip
     notes = (
-        f"A logistic classifier, trained on the features of {found.train_count:,} samples and real data, has accuracy"
-        f" {found.accuracy:.1%} on {found.test_count:,} others (p = {found.p_value:.2g}). 50% is chance. The test is strict:"
+        f"A logistic classifier, trained on the features of {test.train_count:,} samples and real data, has accuracy"
+        f" {test.accuracy:.1%} on {test.test_count:,} others (p = {test.p_value:.2g}). 50% is chance. The test is strict:"
         " good models often fail it.",
     )
     return ReportSection("two_sample", "Two-sample test", find_faults("two_sample", figures), notes, figures)

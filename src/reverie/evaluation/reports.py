@@ -144,14 +144,14 @@ def find_data(
 
     For points from a formula, the held-out set is 2n new points.
     """
-    known = run.config.data
-    source = known.source or known.name
-    found = load_source_data(known, folder=run.path, data=data, data_dir=data_dir, on_progress=on_progress)
-    train, held = found.split(known.seed)
-    if found.kind == "points" and source in DATASETS:
-        held = load_data(source, max(2 * n, 16) * max(1, len(known.labels)), known.seed + 1)
-        if len(held) == len(found) and held.fingerprint() == found.fingerprint():  # a fixed set, not a generator
-            held = found.split(known.seed)[1]
+    config = run.config.data
+    source = config.source or config.name
+    dataset = load_source_data(config, folder=run.path, data=data, data_dir=data_dir, on_progress=on_progress)
+    train, held = dataset.split(config.seed)
+    if dataset.kind == "points" and source in DATASETS:
+        held = load_data(source, max(2 * n, 16) * max(1, len(config.labels)), config.seed + 1)
+        if len(held) == len(dataset) and held.fingerprint() == dataset.fingerprint():  # a fixed set, not a generator
+            held = dataset.split(config.seed)[1]
     return train, held
 
 
@@ -183,14 +183,14 @@ def sample_run(
     for part in run.batches(n, on_progress=on_progress, **options):
         parts.append(part)
         count += len(part)
-        taken = deadline.clock() - start
+        elapsed = deadline.clock() - start
         if len(parts) == 1:
             noun = KINDS[run.kind]
-            left = taken / count * (n - count)
-            notify(f"sampling takes {1e3 * taken / count:.3g} ms {noun}" +
+            left = elapsed / count * (n - count)
+            notify(f"sampling takes {1e3 * elapsed / count:.3g} ms {noun}" +
                 (f": {left:.0f} s more for {n:,}" if 1 <= left <= limit else ""))  # fmt: skip
-        if count < n and taken * (1 + len(part) / count) > limit:
-            notify(f"sampling all {n:,} would take {taken / count * n:.0f} s; {count:,} samples are measured")
+        if count < n and elapsed * (1 + len(part) / count) > limit:
+            notify(f"sampling all {n:,} would take {elapsed / count * n:.0f} s; {count:,} samples are measured")
             break
     labels = [name for part in parts for name in part.labels or ()]
     samples = Samples(np.concatenate([part.x for part in parts]), labels or None, series=run.kind == "series")
@@ -236,10 +236,10 @@ def evaluate_run(
         count = len(samples)
         plan = _plan(run, samples, splits, why, features, quick, options, paced)
     sections, finished = measure_planned(plan, deadline, paced)
-    found = _conclude(run, (count, n), options, quick, sections, seconds, cpu_seconds, partial=not finished)
+    evaluation = _conclude(run, (count, n), options, quick, sections, seconds, cpu_seconds, partial=not finished)
     if not finished:
-        raise EvaluationStopped(found)
-    return found
+        raise EvaluationStopped(evaluation)
+    return evaluation
 
 
 def _plan(
@@ -247,7 +247,7 @@ def _plan(
     features: str | Callable[[Tensor], Tensor] | Features, quick: bool, options: Options, on_progress: PacedProgress,
 ) -> list[PlannedSection]:  # fmt: skip
     """Return the planned sections for samples of points, images or series."""
-    known, seed, label, deadline = run.config.data, options.get("seed", 0), options.get("label"), on_progress.deadline
+    config, seed, label, deadline = run.config.data, options.get("seed", 0), options.get("label"), on_progress.deadline
     steered = label not in (None, "all") or options.get("guidance", 1.0) != 1 or has_condition(options)
     try:
         if splits is None:
@@ -259,12 +259,12 @@ def _plan(
         return [*missed, *model_plan(run, None, quick, seed, on_progress, options, steered=steered, why=why)]
     if isinstance(run, DistributedRun) and run.team is not None and run.kind == "images":
         features = share_features(features, *splits, on_progress, run.team, deadline)
-    captioned = known.condition is not None
+    captioned = config.condition is not None
     labels = None if captioned else samples.labels
-    source = known.source or known.name
+    source = config.source or config.name
     data = collect_data(samples.x, train, held, labels, features, seed, quick, on_progress, source, splits, deadline)
     plan = sample_plan(data)
-    if captioned and known.condition is not None and known.condition.length and samples.labels is not None:
+    if captioned and config.condition is not None and config.condition.length and samples.labels is not None:
         request = train, held, data.samples, list(samples.labels), options
         plan.append(PlannedSection(CAPTIONS, CAPTIONS_TITLE, lambda: captions_section(
             run, *request, quick=quick, seed=seed, on_progress=on_progress, seconds=classifier_seconds(deadline))))  # fmt: skip
@@ -279,7 +279,7 @@ def _conclude(
 
     counts: numbers of measured and of requested samples; seconds, cpu_seconds: wall and CPU seconds per sample.
     """
-    known, seed, label = run.config.data, options.get("seed", 0), options.get("label")
+    config, seed, label = run.config.data, options.get("seed", 0), options.get("label")
     samples_by_steps = "sampler" in run.config.model_family.capabilities
     flags, verdict = assess(sections)
     if counts[0] < counts[1]:
@@ -288,7 +288,7 @@ def _conclude(
         verdict.insert(0, "partial: interrupted before all sections were measured")
     rows = [row for row in run.metrics() if "held_out" in row]
     facts = {
-        "run": str(run.path), "data": known.name, "fingerprint": known.fingerprint, "samples": counts[0], "seed": seed,
+        "run": str(run.path), "data": config.name, "fingerprint": config.fingerprint, "samples": counts[0], "seed": seed,
         "label": label,
         "family": run.config.family.name, "guidance": options.get("guidance", 1.0),
         **{key: value for key, value in options.items() if key in REPORTED_OPTIONS and value not in (None, 0.0, "fp32")},

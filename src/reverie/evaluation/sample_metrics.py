@@ -34,7 +34,7 @@ TITLES = {
     "precision_recall": "Precision, recall and diversity",
     "two_sample": "Two-sample test",
     "labels": "Do samples show their labels?",
-    "memorization": "Memorisation",
+    "memorization": "Memorization",
 }
 MEASURES: dict[Kind, dict[str, Measure]] = {
     "points": {
@@ -96,10 +96,10 @@ def sample_plan(m: EvaluationData) -> list[PlannedSection]:
     def samples() -> ReportSection:
         return samples_section(m.samples, m.subset(m.held), m.subset(m.train, len(m.samples)))
 
-    def of(part: Measure) -> Callable[[], ReportSection | None]:
+    def measure(part: Measure) -> Callable[[], ReportSection | None]:
         return lambda: part(m)
 
-    parts = [PlannedSection(name, TITLES[name], of(part)) for name, part in MEASURES[m.kind].items()]
+    parts = [PlannedSection(name, TITLES[name], measure(part)) for name, part in MEASURES[m.kind].items()]
     return [PlannedSection("samples", "Samples", samples), *parts]
 
 

@@ -40,8 +40,8 @@ def score(value: float, error: float | None = None, floor: float | None = None, 
     """
     if not math.isfinite(value):
         raise UserError("the figure is not finite, because the data or the samples hardly vary")
-    known = {"value": value, "error": error, "floor": floor, "floor_error": floor_error}
-    return {key: v for key, v in known.items() if v is not None and math.isfinite(v)} | more
+    parts = {"value": value, "error": error, "floor": floor, "floor_error": floor_error}
+    return {key: v for key, v in parts.items() if v is not None and math.isfinite(v)} | more
 
 
 def z_above_floor(found: Mapping[str, Any]) -> float:

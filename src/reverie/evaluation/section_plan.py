@@ -40,7 +40,7 @@ def out_of_time_message(deadline: Deadline) -> str:
     return f"it does not fit into the {deadline.seconds:.0f} s of --quick; leave out --quick"
 
 
-def _measured(part: PlannedSection, deadline: Deadline) -> ReportSection | None:
+def _measure(part: PlannedSection, deadline: Deadline) -> ReportSection | None:
     try:
         if deadline.limited:
             deadline.check(part.seconds())
@@ -58,17 +58,17 @@ def measure_planned(
 
     A section that does not fit into the time, or is missing after Ctrl-C, contains the reason.
     """
-    found: dict[str, ReportSection | None] = {}
+    measured: dict[str, ReportSection | None] = {}
     finished = True
     for part in sorted(plan, key=lambda part: PRIORITY.index(part.name)):
-        about = part.title[0].lower() + part.title[1:]
+        title = part.title[0].lower() + part.title[1:]
         try:
             on_progress.begin()
-            on_progress(about, 0, 1)
-            found[part.name] = _measured(part, deadline)
-            on_progress(about, 1, 1)
+            on_progress(title, 0, 1)
+            measured[part.name] = _measure(part, deadline)
+            on_progress(title, 1, 1)
         except KeyboardInterrupt:
             finished = False
             break
-    sections = [found[part.name] if part.name in found else part.left_out(INTERRUPTED) for part in plan]
+    sections = [measured[part.name] if part.name in measured else part.left_out(INTERRUPTED) for part in plan]
     return [section for section in sections if section is not None], finished

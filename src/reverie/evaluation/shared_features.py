@@ -38,11 +38,11 @@ class SharedFeatures(Features):
             shared = parts[k : k + self.team.world]
             self.team.broadcast(StepInstruction(Instruction.COMPUTE_FEATURES))
             self.team.broadcast_text(json.dumps([list(part.shape) for part in shared]))
-            found = _computed(lambda: self.compute(self.team.scatter(shared, ())))  # type: ignore[union-attr]  # noqa: B023
-            yield from (torch.from_numpy(x) for x in self.team.gather_arrays(*found)[: len(shared)])
+            result = _compute(lambda: self.compute(self.team.scatter(shared, ())))  # type: ignore[union-attr]  # noqa: B023
+            yield from (torch.from_numpy(x) for x in self.team.gather_arrays(*result)[: len(shared)])
 
 
-def _computed(compute: Callable[[], Tensor]) -> tuple[np.ndarray | None, str]:
+def _compute(compute: Callable[[], Tensor]) -> tuple[np.ndarray | None, str]:
     """Return features, (B, D), or the error message."""
     try:
         return compute().flatten(1).float().cpu().numpy(), ""
@@ -56,16 +56,16 @@ def share_features(
 ) -> Features:  # fmt: skip
     """Return the features of `choose_features`, computed by a team; the leader alone evaluates a given function."""
     seconds = classifier_seconds(deadline or Deadline())
-    found = choose_features(choice, train, held, on_progress, seconds)
+    chosen = choose_features(choice, train, held, on_progress, seconds)
     if not isinstance(choice, str):
-        return found
+        return chosen
     team.broadcast(StepInstruction(Instruction.OPEN_FEATURES))
     classes = len(train.label_names)
-    team.broadcast_text(json.dumps({"name": found.name, "shape": list(train.shape), "classes": classes}))
-    if found.name == "classifier":
+    team.broadcast_text(json.dumps({"name": chosen.name, "shape": list(train.shape), "classes": classes}))
+    if chosen.name == "classifier":
         team.broadcast_tensors(dict(dataset_classifier(train, held, on_progress, seconds=seconds)[0].state_dict()))
     team.raise_any()
-    return SharedFeatures(found.name, found.compute, found.facts, found.learned, team)
+    return SharedFeatures(chosen.name, chosen.compute, chosen.facts, chosen.learned, team)
 
 
 class FeatureWorker:
@@ -81,12 +81,12 @@ class FeatureWorker:
         if step.order == Instruction.OPEN_FEATURES:
             self._prepare(received["name"], tuple(map(int, received["shape"])), int(received["classes"]))
             return
-        found: tuple[np.ndarray | None, str] = (None, "")
+        result: tuple[np.ndarray | None, str] = (None, "")
         if self.team.rank < len(received):
             images = self.team.scatter((), received[self.team.rank])
             with torch.no_grad():
-                found = _computed(lambda: self.compute(images))  # type: ignore[misc]  # set by _prepare
-        self.team.gather_arrays(*found)
+                result = _compute(lambda: self.compute(images))  # type: ignore[misc]  # set by _prepare
+        self.team.gather_arrays(*result)
 
     def _prepare(self, name: str, shape: tuple[int, ...], classes: int) -> None:
         problem = ""

@@ -24,8 +24,8 @@ from reverie.runs.sampling_options import Options
 from reverie.text.passages import MAX_PASSAGE, Passages
 
 SAMPLES, QUICK = 64, 16  # texts
-MEASURED, MEASURED_QUICK = 10**7, 50_000  # the most characters of held-out text whose NLL is computed
-SEARCHED = 4 * 2**20  # the most characters of the training text that are searched for passages
+MEASURED, MEASURED_QUICK = 10**7, 50_000  # maximum characters of held-out text whose NLL is computed
+SEARCHED = 4 * 2**20  # maximum characters of the training text that are searched for passages
 GRAMS = (4, 8, 16, 32)
 SHOWN = 4
 PASSAGES = "Copied and novel passages"
@@ -62,32 +62,34 @@ def nll_section(run: Run, held: Dataset, quick: bool) -> ReportSection:
 def passages_section(samples: list[str], train: Dataset, held: Dataset) -> ReportSection:
     """Measure the longest passage that each sample shares with the training text; held-out text of that length is the floor."""
     assert isinstance(train.x, TextWindows) and isinstance(held.x, TextWindows)
-    long = train.x.codes[:SEARCHED]
+    training_text = train.x.codes[:SEARCHED]
     codes = [codes_of(text) for text in samples]
     size = max(map(len, codes))
     starts = np.linspace(0, max(0, len(held.x.codes) - size), len(codes)).astype(int)
     real = [held.x.codes[s : s + len(c)] for s, c in zip(starts, codes, strict=True)]
-    search = Passages(long, [*codes, *real])
+    search = Passages(training_text, [*codes, *real])
     lengths = search.longest().astype(float)
-    mine, theirs = lengths[: len(codes)], lengths[len(codes) :]
+    of_samples, of_real = lengths[: len(codes)], lengths[len(codes) :]
     figures: dict[str, Any] = {
-        "longest": score(*_mean(mine), *_mean(theirs), n=len(codes), most=float(mine.max()), characters=size)
+        "longest": score(*_mean(of_samples), *_mean(of_real), n=len(codes), most=float(of_samples.max()), characters=size)
     }
     for n in GRAMS:
         share = search.novel(n)
-        known = [part[np.isfinite(part)] for part in (share[: len(codes)], share[len(codes) :])]
-        if all(len(part) for part in known):
-            figures[f"novel_{n}"] = score(*_mean(known[0]), *_mean(known[1]), n=len(known[0]))
+        shares = [part[np.isfinite(part)] for part in (share[: len(codes)], share[len(codes) :])]
+        if all(len(part) for part in shares):
+            figures[f"novel_{n}"] = score(*_mean(shares[0]), *_mean(shares[1]), n=len(shares[0]))
     verdict = (
         "The longest passage of a sample in the training text has on average"
         f" {format_score(figures['longest'], '.1f')} characters, of held-out text"
-        f" {format_score(figures['longest'], '.1f', 'floor')}; the maximum is {mine.max():.0f}."
+        f" {format_score(figures['longest'], '.1f', 'floor')}; the maximum is {of_samples.max():.0f}."
     )
-    cut = (
-        f" Only the first {len(long):,} characters of the training text were searched." if len(train.x.codes) > SEARCHED else ""
+    note = (
+        f" Only the first {len(training_text):,} characters of the training text were searched."
+        if len(train.x.codes) > SEARCHED
+        else ""
     )
     notes = (
-        f"Samples have up to {size} characters; passages count up to {MAX_PASSAGE} characters.{cut} novel_n is the share of"
+        f"Samples have up to {size} characters; passages count up to {MAX_PASSAGE} characters.{note} novel_n is the share of"
         " character n-grams that are not in the training text.",
     )
     return ReportSection("passages", PASSAGES, (verdict,), notes, figures)
@@ -107,20 +109,20 @@ def _mean(x: np.ndarray) -> tuple[float, float | None]:
 
 
 def text_plan(
-    run: Run, whole: tuple[Dataset, Dataset] | None, why: str, n: int, quick: bool, on_progress: OnProgress, options: Options
+    run: Run, splits: tuple[Dataset, Dataset] | None, why: str, n: int, quick: bool, on_progress: OnProgress, options: Options
 ) -> tuple[list[PlannedSection], float, float]:
     """Return the planned sections of a run of text, and the wall and CPU seconds per sample."""
     start, cpu_start = time.perf_counter(), time.process_time()
     texts = run.sample(n, on_progress=on_progress, **options).texts
-    each, work = (time.perf_counter() - start) / n, (time.process_time() - cpu_start) / n
-    written = sum(map(len, texts))
-    speed = {"characters": written, "characters_per_processor_second": written / max(1e-9, work * n)}
+    seconds, cpu_seconds = (time.perf_counter() - start) / n, (time.process_time() - cpu_start) / n
+    characters = sum(map(len, texts))
+    speed = {"characters": characters, "characters_per_processor_second": characters / max(1e-9, cpu_seconds * n)}
     shown = tuple(f"{text!r}" for text in texts[:SHOWN])
     samples = ReportSection("samples", "Samples", (), shown, {"repeated": _repeated(texts), "speed": speed})
-    plan, kept = [ready_section(samples)], [text for text in texts if text]
-    if whole is None:
-        return [*plan, ready_section(ReportSection(NAME, TITLE, figures={"not_computable": why}))], each, work
-    plan.append(PlannedSection(NAME, TITLE, lambda: nll_section(run, whole[1], quick)))
-    if kept:
-        plan.append(PlannedSection("passages", PASSAGES, lambda: passages_section(kept, *whole)))
-    return plan, each, work
+    plan, nonempty = [ready_section(samples)], [text for text in texts if text]
+    if splits is None:
+        return [*plan, ready_section(ReportSection(NAME, TITLE, figures={"not_computable": why}))], seconds, cpu_seconds
+    plan.append(PlannedSection(NAME, TITLE, lambda: nll_section(run, splits[1], quick)))
+    if nonempty:
+        plan.append(PlannedSection("passages", PASSAGES, lambda: passages_section(nonempty, *splits)))
+    return plan, seconds, cpu_seconds

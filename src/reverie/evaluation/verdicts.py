@@ -30,7 +30,7 @@ DISTINGUISHABLE = 0.9  # accuracy of the two-sample classifier that is a fault
 
 
 def _low(f: Figures, *names: str) -> str:
-    """Return those of some figures that are far below the floor, formatted."""
+    """Format those of the named figures that are far below the floor."""
     low = [
         name for name in names if f[name]["value"] < LOW_SHARE * f[name]["floor"] and z_above_floor(f[name]) < -FLOOR_THRESHOLD
     ]
@@ -76,7 +76,7 @@ def noisy(f: Figures) -> str | None:
 
 
 def feature_shift(f: Figures) -> str | None:
-    """Samples whose features have another distribution than those of the data."""
+    """Samples whose features are distributed differently from those of the data."""
     k = f["kid"]
     if z_above_floor(k) <= FLOOR_THRESHOLD:
         return None
@@ -84,7 +84,7 @@ def feature_shift(f: Figures) -> str | None:
 
 
 def inconclusive(f: Figures) -> str | None:
-    """Real data that are too few or too different from each other for a conclusion."""
+    """Too few real data, or real data too different from each other, for a conclusion."""
     k = f["kid"]
     floor, error = k.get("floor", 0.0), k.get("floor_error", 0.0)
     if floor >= UNRELIABLE_KID and floor - error > k["value"]:
@@ -107,7 +107,7 @@ def distinguishable(f: Figures) -> str | None:
 
 
 def shifted(f: Figures) -> str | None:
-    """Points with another distribution than the data."""
+    """Points that are distributed differently from the data."""
     s, m = f["sliced_wasserstein"], f["mmd"]
     if z_above_floor(s) <= FLOOR_THRESHOLD or m["p_value"] > SIGNIFICANCE:
         return None
@@ -158,7 +158,7 @@ def memorized_text(f: Figures) -> str | None:
 
 
 def gibberish(f: Figures) -> str | None:
-    """Text of other character n-grams than real text."""
+    """Text whose character n-grams differ from those of real text."""
     n = f.get("novel_8")
     if n is None or 1 - n["value"] >= LOW_SHARE * (1 - n["floor"]) or z_above_floor(n) <= FLOOR_THRESHOLD:
         return None
@@ -197,13 +197,13 @@ def find_faults(name: str, figures: Figures) -> tuple[str, ...]:
 def differences(found: Mapping[str, Figures]) -> tuple[list[str], list[str]]:
     """Return the headline metrics that are significantly worse than those of real data: large differences, and small ones."""
     rows = [(row, row.of(found)) for row in HEADLINE_METRICS.values()]
-    known = [(row, figure) for row, figure in rows if figure is not None and {"floor", "error"} <= set(figure)]
+    with_floor = [(row, figure) for row, figure in rows if figure is not None and {"floor", "error"} <= set(figure)]
 
     def is_worse(row: HeadlineMetric, figure: Figures) -> bool:
         z = z_above_floor(figure)
         if row.better == "floor":
-            return abs(z) > familywise_threshold(len(known), 2)
-        return (z if row.better == "low" else -z) > familywise_threshold(len(known))
+            return abs(z) > familywise_threshold(len(with_floor), 2)
+        return (z if row.better == "low" else -z) > familywise_threshold(len(with_floor))
 
     def is_large(row: HeadlineMetric, figure: Figures) -> bool:
         if row.name == "two_sample_accuracy":
@@ -213,42 +213,42 @@ def differences(found: Mapping[str, Figures]) -> tuple[list[str], list[str]]:
             return low
         return row.name == "diversity" and (low or figure["value"] > figure["floor"] / NOTABLE_SHARE)
 
-    by_size: tuple[list[str], list[str]] = [], []
-    for r, f in known:
+    large_and_small: tuple[list[str], list[str]] = [], []
+    for r, f in with_floor:
         if is_worse(r, f):
-            by_size[not is_large(r, f)].append(f"{r.title} {f['value']:{r.form}} ({format_score(f, r.form, 'floor')})")
-    return by_size
+            large_and_small[not is_large(r, f)].append(f"{r.title} {f['value']:{r.form}} ({format_score(f, r.form, 'floor')})")
+    return large_and_small
 
 
 def assess(sections: Sequence[ReportSection]) -> tuple[list[str], list[str]]:
     """Return the names of the faults, and the lines of the verdict, the worst first."""
-    found = {s.name: s.figures for s in sections if "not_computable" not in s.figures}
-    flags = {name: line for name, (where, rule) in RULES.items() if where in found and (line := rule(found[where]))}
-    measured = [s for s in sections if s.name in found and any(s.name == where for where, _ in RULES.values())]
+    figures = {s.name: s.figures for s in sections if "not_computable" not in s.figures}
+    flags = {name: line for name, (section, rule) in RULES.items() if section in figures and (line := rule(figures[section]))}
+    measured = [s for s in sections if s.name in figures and any(s.name == section for section, _ in RULES.values())]
     if flags:
         lines = list(flags.values())
-    elif {"quality", "points", "passages"} & set(found):
-        large, small = differences(found)
-        beside = f"small but significant differences from real data: {', '.join(small)}"
+    elif {"quality", "points", "passages"} & set(figures):
+        large, small = differences(figures)
+        small_line = f"small but significant differences from real data: {', '.join(small)}"
         if large:
-            lines = [f"worse than real data: {', '.join(large)}", *([beside] if small else [])]
+            lines = [f"worse than real data: {', '.join(large)}", *([small_line] if small else [])]
         elif small:
-            lines = [f"good: no fault found; {beside}"]
+            lines = [f"good: no fault found; {small_line}"]
         else:
             lines = ["good: no significant difference between samples and real data"]
     elif measured:
         lines = ["no fault found, but too few figures could be computed for a verdict"]
     else:
         lines = []
-    lines += [s.verdict[0] for s in sections if s.verdict and s.name in found and s not in measured]
+    lines += [s.verdict[0] for s in sections if s.verdict and s.name in figures and s not in measured]
     left_out = (f"not measured: {', '.join(titles)}: {why}" for why, titles in missing(sections).items())
     return list(flags), [*lines, *left_out]
 
 
 def missing(sections: Sequence[ReportSection]) -> dict[str, list[str]]:
     """Return the titles of the sections without figures, by the reason."""
-    found: dict[str, list[str]] = {}
+    titles: dict[str, list[str]] = {}
     for s in sections:
         if "not_computable" in s.figures:
-            found.setdefault(s.figures["not_computable"], []).append(s.title[0].lower() + s.title[1:])
-    return found
+            titles.setdefault(s.figures["not_computable"], []).append(s.title[0].lower() + s.title[1:])
+    return titles

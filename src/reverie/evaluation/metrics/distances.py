@@ -14,7 +14,7 @@ from reverie.base.distances import energy_distance
 class Distance:
     """A squared distance of two sets, (N, D) and (M, D), and its title.
 
-    It is called with at most 1,000 of each, also for the floor and for permuted sets.
+    It is called with at most 1,000 data per set, also for the floor and for permuted sets.
     """
 
     of: Callable[[Tensor, Tensor], float]

@@ -12,5 +12,5 @@ def mean_distance(x: Tensor) -> tuple[float, float]:
     """Return the mean pairwise distance and its standard error, 2 std_i(mean_j |x_i - x_j|) / sqrt(n).  x: (n, ...)."""
     flat = x.flatten(1)
     sums = torch.cat([euclidean(flat[rows], flat).sum(1) for rows in row_blocks(len(flat), len(flat))]).double()
-    each = sums / (len(flat) - 1)
-    return float(each.mean()), 2 * float(each.std()) / len(flat) ** 0.5
+    row_means = sums / (len(flat) - 1)
+    return float(row_means.mean()), 2 * float(row_means.std()) / len(flat) ** 0.5

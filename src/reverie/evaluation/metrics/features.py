@@ -24,10 +24,13 @@ from reverie.nets.lenet import LeNet
 MAX_NUMBERS = 256  # of an image as raw pixels
 BATCH = 500
 GENERAL_BATCH = 32  # activations stay in the cache of the CPU; larger batches are slower per image
-# The least accuracy of a classifier that is used for features, and the least after subtracting two standard errors.
-ACCURATE, ACCURATE_BOUND = 0.95, 0.9
-GLYPH_SIDE, GLYPH_LEVELS = 64, 0.82  # the largest side of a glyph, and its least share of variance in two grey levels
-SEEN = 500  # images that are tested for being glyphs
+# Minimum accuracy of a classifier whose features are used, and the minimum after subtracting two standard errors.
+MIN_ACCURACY, MIN_ACCURACY_BOUND = 0.95, 0.9
+GLYPH_SIDE, GLYPH_LEVELS = (
+    64,
+    0.82,
+)  # maximum side of a glyph, and the minimum share of its variance that two grey levels explain
+GLYPH_IMAGES = 500  # images that are tested for being glyphs
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,10 @@ class Features:
         for block in self.blocks(images):
             parts.append(block)
             on_progress(what, sum(map(len, parts)), len(images))
-        found = torch.cat(parts)
-        if not found.isfinite().all():
+        features = torch.cat(parts)
+        if not features.isfinite().all():
             raise UserError(f"the features {self.name} of {what} contain NaN or infinity; choose other --features")
-        return found
+        return features
 
     def blocks(self, images: Tensor) -> Iterator[Tensor]:
         """Yield the features of one block of images after another."""
@@ -107,13 +110,13 @@ def dataset_classifier(
         raise UserError("the classifier needs images of at least 4 x 4 pixels; use --features pixels")
     if cached_only and cached_classifier(train, seconds=seconds) is None:
         raise UserError("it needs a classifier of the labels, which --quick trains only for the features; leave out --quick")
-    found = label_classifier(train, held, seconds=seconds, on_progress=on_progress)
-    return found.net, {
+    classifier = label_classifier(train, held, seconds=seconds, on_progress=on_progress)
+    return classifier.net, {
         "net": "LeNet-5 trained on the run's own labels, 84 features",
         "trained_on": len(train),
         "seed": 0,
-        "held_out_accuracy": found.facts.accuracy,
-        "held_out_count": found.facts.held_out,
+        "held_out_accuracy": classifier.facts.accuracy,
+        "held_out_count": classifier.facts.held_out,
     }
 
 
@@ -133,7 +136,7 @@ FEATURES: dict[str, Callable[[Dataset, Dataset, OnProgress, float], Features]] =
 def bilevel_share(images: Tensor) -> float:
     """Return the share of the pixels' variance that the best two grey levels explain (Otsu 1979): 1 for binary images.
 
-    Uniform pixels have 0.75, normal ones 0.64.  Measured: MNIST 0.93, Hoda 0.92, digits of 8 x 8 0.86; in grey, photos 0.74,
+    Uniform pixels have 0.75, Gaussian ones 0.64.  Measured: MNIST 0.93, Hoda 0.92, digits of 8 x 8 0.86; in grey, photos 0.74,
     icons 0.77, emoji 0.78, sprites 0.80.
     """
     level = np.arange(256)
@@ -150,15 +153,15 @@ def bilevel_share(images: Tensor) -> float:
 def why_not_glyphs(data: Dataset) -> str | None:
     """Return why images are not glyphs such as digits (small, grey, ink on a plain ground), or None if they are.
 
-    The features of a LeNet describe glyphs completely.  Of colours, shades and textures they contain only what the labels
-    need, so they miss other faults of the samples.
+    The features of a LeNet describe glyphs completely.  They encode colours, shades and textures only as far as the labels
+    depend on them, so they miss other faults of the samples.
     """
     if data.shape[0] != 1:
         return "the images are in colour"
     if max(data.shape[1:]) > GLYPH_SIDE:
         return f"the images are larger than {GLYPH_SIDE} pixels"
     order = torch.randperm(len(data), generator=torch.Generator().manual_seed(0))
-    x = data.batch(order[:SEEN])[0]
+    x = data.batch(order[:GLYPH_IMAGES])[0]
     share = min(bilevel_share(x), float(np.median([bilevel_share(one) for one in x])))
     return None if share >= GLYPH_LEVELS else "the images are not ink on a plain ground, as digits are"
 
@@ -166,10 +169,10 @@ def why_not_glyphs(data: Dataset) -> str | None:
 def is_accurate(accuracy: float, count: int) -> bool:
     """Return whether an accuracy on `count` test data is high, and significantly so.
 
-    The standard error includes one right and one wrong answer more, so that it is never 0.
+    The standard error adds one right and one wrong answer, so that it is never 0.
     """
-    usual = (accuracy * count + 1) / (count + 2)
-    return accuracy >= ACCURATE and usual - 2 * math.sqrt(usual * (1 - usual) / (count + 2)) >= ACCURATE_BOUND
+    smoothed = (accuracy * count + 1) / (count + 2)
+    return accuracy >= MIN_ACCURACY and smoothed - 2 * math.sqrt(smoothed * (1 - smoothed) / (count + 2)) >= MIN_ACCURACY_BOUND
 
 
 def recommended_features(
@@ -184,10 +187,10 @@ def recommended_features(
             why = "there are no labels for a classifier"
         else:
             accuracy, count = facts["held_out_accuracy"], facts["held_out_count"]
-            known = f"a classifier of the labels has accuracy {accuracy:.1%} on {count:,} held-out images"
+            description = f"a classifier of the labels has accuracy {accuracy:.1%} on {count:,} held-out images"
             if is_accurate(accuracy, count):
-                return "classifier", known
-            why = f"{known}, too few for certainty" if accuracy >= ACCURATE else f"{known} only"
+                return "classifier", description
+            why = f"{description}, too few for certainty" if accuracy >= MIN_ACCURACY else f"{description} only"
     if efficientnet.available():
         return "general", why
     warnings.warn(
@@ -201,7 +204,7 @@ def choose_features(
     features: str | Callable[[Tensor], Tensor] | Features, train: Dataset, held: Dataset, on_progress: OnProgress = silent,
     seconds: float = math.inf,
 ) -> Features:  # fmt: skip
-    """Return features by name or "auto", or made of a function of images (B, C, H, W) in [0, 1].
+    """Return features by name or "auto", or from a function of images (B, C, H, W) in [0, 1].
 
     seconds: the time limit for training a classifier.
     """
@@ -215,5 +218,5 @@ def choose_features(
     if features != "auto":
         return pick(FEATURES, features, "kind of features")(train, held, on_progress, seconds)
     name, why = recommended_features(train, held, on_progress, seconds)
-    found = FEATURES[name](train, held, on_progress, seconds)
-    return replace(found, facts={**found.facts, "chosen_because": why})
+    chosen = FEATURES[name](train, held, on_progress, seconds)
+    return replace(chosen, facts={**chosen.facts, "chosen_because": why})

@@ -68,7 +68,7 @@ def frechet_bootstrap(x: Any, y: Any, resamples: int = 100, seed: int = 0) -> tu
     centre = frechet_distance(x, y)
     values = []
     for _ in range(resamples):
-        drawn = [torch.from_numpy(random.multinomial(len(z), np.full(len(z), 1 / len(z)))).double() for z in (x, y)]
-        values.append(_squared(_moments(x, drawn[0]), _moments(y, drawn[1])))
+        counts = [torch.from_numpy(random.multinomial(len(z), np.full(len(z), 1 / len(z)))).double() for z in (x, y)]
+        values.append(_squared(_moments(x, counts[0]), _moments(y, counts[1])))
     low, high = np.quantile(values, [0.025, 0.975]) - np.mean(values) + centre
     return float(np.std(values, ddof=1)), (float(max(low, 0.0)), float(high))

@@ -26,35 +26,35 @@ class Manifold:
     k: int
 
 
-def _table(x: Tensor, y: Tensor) -> Tensor:
+def _distances(x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([euclidean(x[rows], y) for rows in row_blocks(len(x), len(y))])
 
 
-def _reach(apart: Tensor, k: int) -> Tensor:
-    """Return the distance to the k-th neighbour, (N,), from (N, M) distances in which each is its own first neighbour."""
-    return apart.topk(k + 1, 1, largest=False).values[:, -1]
+def _neighbour_distance(distances: Tensor, k: int) -> Tensor:
+    """Return the distance to the k-th neighbour, (N,), from (N, M) distances that include each point itself."""
+    return distances.topk(k + 1, 1, largest=False).values[:, -1]
 
 
-def _figures(across: Tensor, radii: Tensor, own: Tensor, k: int, count: int) -> Tensor:
+def _figures(distances: Tensor, radii: Tensor, own: Tensor, k: int, count: int) -> Tensor:
     """Return the four figures of all samples, and without each of `count` groups in turn: (1 + count, 4).
 
     across: (M real, N) distances; radii: (M,) of the real data; own: (N, N) distances.
     """
     groups = torch.arange(len(own), device=own.device) % max(1, count)
-    most = k + 1 + (-(-len(own) // count) if count else 0)
-    near, index = own.topk(min(most, len(own)), 1, largest=False)  # contain the k-th neighbour without any one group
-    inside = across < radii[:, None]
-    among, balls = inside.any(0), inside.sum(0)
-    closest = torch.stack([across[:, groups == g].amin(1) for g in range(max(1, count))])
+    searched = k + 1 + (-(-len(own) // count) if count else 0)
+    near, index = own.topk(min(searched, len(own)), 1, largest=False)  # contain the k-th neighbour without any one group
+    inside = distances < radii[:, None]
+    is_inside, balls = inside.any(0), inside.sum(0)
+    closest = torch.stack([distances[:, groups == g].amin(1) for g in range(max(1, count))])
     rows = []
     for g in range(-1, count):  # -1: all samples
-        kept = groups != g
-        k_th = (kept[index].cumsum(1) > k).byte().argmax(1, keepdim=True)  # the point itself comes first
-        ours = near.gather(1, k_th)[:, 0].where(kept, -torch.inf)
+        included = groups != g
+        k_th = (included[index].cumsum(1) > k).byte().argmax(1, keepdim=True)  # the point itself comes first
+        own_radii = near.gather(1, k_th)[:, 0].where(included, -torch.inf)
         covered = closest[torch.arange(len(closest)) != g].amin(0) < radii
         rows.append([
-            among[kept].double().mean(), (across < ours).any(1).double().mean(), balls[kept].double().mean() / k,
-            covered.double().mean(),
+            is_inside[included].double().mean(), (distances < own_radii).any(1).double().mean(),
+            balls[included].double().mean() / k, covered.double().mean(),
         ])  # fmt: skip
     return torch.tensor(rows, dtype=torch.float64)
 
@@ -71,16 +71,16 @@ def manifold(samples: Any, real: Any, k: int = 5) -> Manifold:
         check_points(points, name)
         if len(points) <= k:
             raise UserError(f"neighbourhoods of {k} neighbours need at least {k + 1} {name}, got {len(points)}")
-    across, own = _table(real, samples), _table(samples, samples)
-    radii = torch.cat([_reach(euclidean(real[rows], real), k) for rows in row_blocks(len(real), len(real))])
+    distances, own = _distances(real, samples), _distances(samples, samples)
+    radii = torch.cat([_neighbour_distance(euclidean(real[rows], real), k) for rows in row_blocks(len(real), len(real))])
     count = min(GROUPS, len(samples) // 2)
     if count < MIN_GROUPS or len(samples) - len(samples) // count <= k + 1:
         count = 0
-    values, *without = _figures(across, radii, own, k, count)
+    values, *without = _figures(distances, radii, own, k, count)
     errors = torch.full((4,), torch.nan)
     if count:
-        left = torch.stack(without)
-        errors = ((count - 1) / count * (left - left.mean(0)).square().sum(0)).sqrt()
+        replicates = torch.stack(without)
+        errors = ((count - 1) / count * (replicates - replicates.mean(0)).square().sum(0)).sqrt()
         errors = errors.clamp_min(1 / len(samples))  # the weight of one sample: no figure is certain
     by_name = [dict(zip(NAMES, map(float, row), strict=True)) for row in (values, errors)]
     return Manifold(by_name[0], by_name[1], k)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from reverie.base.distances import nearest
 
-COPY = 0.5  # a copy is nearer to its training datum than this times the distance of that datum to its own neighbour
+COPY = 0.5  # a copy is nearer to its training datum than this times that datum's distance to its nearest neighbour
 SAME = 1 / 510  # half a step of 8-bit pixels: images at a smaller distance are identical
 
 
@@ -70,8 +70,8 @@ def neighbours(
 ) -> Neighbours:
     """Return the nearest training datum of each x, and the ratio to that datum's own nearest neighbour.
 
-    blocks: starts a pass over the training data; take: training data by number.  The ratio adapts to the local density of
-    the data.  Duplicates within the training data do not count as neighbours.
+    blocks: starts a pass over the training data; take: returns training data by index.  The ratio adapts to the local density
+    of the data.  Duplicates within the training data do not count as neighbours.
     """
     distance, index = nearest(x, blocks())
     neighbour_distance, _ = nearest(take(index.cpu()), blocks(), beyond=same)

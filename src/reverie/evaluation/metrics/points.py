@@ -13,7 +13,7 @@ def score_spiral(points: np.ndarray) -> dict[str, float]:
     """Return the distance of points from the spiral and the evenness of their coverage.  points: (N, 2).
 
     mean_distance: to the closest point of the curve, in data units.
-    coverage_ks: Kolmogorov-Smirnov distance of theta to the uniform law (0.03 is the 95% point of 2,000 exact draws).
+    coverage_ks: Kolmogorov-Smirnov distance of theta to the uniform distribution (0.03 is the 95% point of 2,000 exact draws).
     """
     theta, distance = closest_on_spiral(points)
     from scipy.stats import kstest

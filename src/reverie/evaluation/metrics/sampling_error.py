@@ -1,4 +1,4 @@
-"""Sampling errors of a figure: over new samples, and under the hypothesis that both sets have one distribution."""
+"""Sampling errors of a figure: over new samples, and under the hypothesis that both sets have the same distribution."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ def permuted_figures(
 ) -> Tensor:
     """Return the figures of both sets after random permutations of their union: (times, 2) float64.
 
-    If x and y have one distribution, these and the original figures have one, too.  batched: the figure takes (B, n, ...).
+    If x and y have the same distribution, so do these and the original figures.  batched: the figure takes (B, n, ...).
     """
-    both = torch.cat([x, y])
-    orders = [torch.randperm(len(both), generator=random) for _ in range(times)]
+    union = torch.cat([x, y])
+    orders = [torch.randperm(len(union), generator=random) for _ in range(times)]
 
-    def of(part: slice) -> Tensor:
-        sets = (both[order[part]] for order in orders)
-        found = figure(torch.stack([*sets])) if batched else [float(figure(one)) for one in sets]
-        return torch.as_tensor(found, dtype=torch.float64)
+    def figures_of(part: slice) -> Tensor:
+        sets = (union[order[part]] for order in orders)
+        values = figure(torch.stack([*sets])) if batched else [float(figure(one)) for one in sets]
+        return torch.as_tensor(values, dtype=torch.float64)
 
-    return torch.stack([of(slice(len(x))), of(slice(len(x), None))], 1)
+    return torch.stack([figures_of(slice(len(x))), figures_of(slice(len(x), None))], 1)
 
 
 def variance(pairs: Tensor) -> float:
@@ -38,15 +38,16 @@ def variance(pairs: Tensor) -> float:
 def error_with_new_samples(halves: float, null: float, null_halves: float, share: float) -> float:
     """Return the standard deviation of a squared distance over new samples, with the other set fixed.
 
-    Near the truth the variance decreases with n², far from it with n.  halves: the variance at share * n samples; null,
-    null_halves: the variances of real data at n and at share * n.  The excess over them is taken as linear in 1 / n.
+    For nearly equal distributions the variance decreases as 1/n², for others as 1/n.  halves: the variance at share * n
+    samples; null, null_halves: the variances of real data at n and at share * n.  The excess over them is assumed linear
+    in 1 / n.
     """
     found: float = max(null + (halves - null_halves) * share, min(null, halves * share**2), 0.0)
     return math.sqrt(found)
 
 
 def null_variance(n: int, m: int) -> float:
-    """Return 2/n² + 4/(n m), proportional to the variance for n samples and m fixed data of one distribution.
+    """Return 2/n² + 4/(n m), proportional to the variance for n samples and m fixed data of the same distribution.
 
     With new samples on both sides the variance is proportional to 2 (1/n + 1/m)².
     """
@@ -59,14 +60,14 @@ def sampling_errors(
 ) -> tuple[float, float]:  # fmt: skip
     """Return the standard deviation of figure(x) over new samples, and that of real data.
 
-    x, fresh: equally many samples and real data; the figure is their distance to `against` others.  squared: it is a squared
-    distance; otherwise its variance decreases with n everywhere.  batched: see `permuted_figures`.
+    x, fresh: samples and real data, of the same size; the figure is their distance to `against` other data.  squared: it is a
+    squared distance; otherwise its variance decreases as 1/n.  batched: see `permuted_figures`.
     """
-    half, usual = len(x) // 2, variance(permuted_figures(figure, x, fresh, times, random, batched=batched))
+    half, null = len(x) // 2, variance(permuted_figures(figure, x, fresh, times, random, batched=batched))
     if half < 2:
-        return usual**0.5, usual**0.5
+        return null**0.5, null**0.5
     halves = variance(permuted_figures(figure, x[:half], x[half : 2 * half], times, random, batched=batched))
     if not squared:
-        return (halves * half / len(x)) ** 0.5, usual**0.5
-    null_halves = usual * null_variance(half, against) / null_variance(len(x), against)
-    return error_with_new_samples(halves, usual, null_halves, half / len(x)), usual**0.5
+        return (halves * half / len(x)) ** 0.5, null**0.5
+    null_halves = null * null_variance(half, against) / null_variance(len(x), against)
+    return error_with_new_samples(halves, null, null_halves, half / len(x)), null**0.5
