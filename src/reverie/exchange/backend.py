@@ -1,7 +1,7 @@
 """Sampling with ONNX Runtime: an inference session replaces the network of a run.
 
 On one core it was 1.6 to 1.7 times as fast as torch for batches of digits; building the session takes about nine seconds of
-CPU time, so it pays from several hundred images on.
+CPU time, so it is worthwhile for several hundred images or more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BACKENDS = {"torch": False, "onnx": True}  # whether ONNX Runtime computes the n
 
 
 class BareNetwork(nn.Module):
-    """A network with the inputs of ONNX: x, level, and where they exist a label and a conditioning vector."""
+    """A network with the inputs of ONNX: x, level, and, if the model has them, a label and a conditioning vector."""
 
     def __init__(self, net: nn.Module, labels: int) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class BareNetwork(nn.Module):
 class OnnxNetwork(nn.Module):
     """A network computed by ONNX Runtime on the CPU.
 
-    labels: their number; entries: the width of the conditioning vector.  x: (B, ...); level: (B,); cond: (B,) or None;
+    labels: number of labels; entries: width of the conditioning vector.  x: (B, ...); level: (B,); cond: (B,) or None;
     conditioning: (B, entries) or None, which is zero.
     """
 
@@ -55,8 +55,8 @@ class OnnxNetwork(nn.Module):
         inputs += [("conditioning", torch.zeros(2, entries), True)] if entries else []
         options: Any = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        made = export_module(BareNetwork(copy.deepcopy(net).eval(), labels), inputs, ["y"], fixed=2)
-        self.session: Any = onnxruntime.InferenceSession(made.model_proto.SerializeToString(), options)
+        program = export_module(BareNetwork(copy.deepcopy(net).eval(), labels), inputs, ["y"], fixed=2)
+        self.session: Any = onnxruntime.InferenceSession(program.model_proto.SerializeToString(), options)
 
     def forward(self, x: Tensor, level: Tensor, cond: Tensor | None = None, conditioning: Tensor | None = None) -> Tensor:
         """Return the output."""
@@ -76,14 +76,14 @@ def with_backend(run: Run, backend: str) -> Run:
         raise UserError(f"ONNX Runtime runs on the CPU, got the device {run.model.device.type}; use --device cpu")
     if run.config.data.condition is not None or run.diffusion_settings.target == "levels":
         raise UserError(f"{run.path} is conditioned on captions, numbers or images, or predicts levels; use --backend torch")
-    made = replace(run, model=_with_onnx(run.diffusion), changes=(*run.changes, f"backend {backend}"))
+    accelerated = replace(run, model=_with_onnx(run.diffusion), changes=(*run.changes, f"backend {backend}"))
     if run.autoguidance != 1 and isinstance(early := run.early(), Diffusion):
-        made._early = _with_onnx(early)
-    return made
+        accelerated._early = _with_onnx(early)
+    return accelerated
 
 
 def _with_onnx(model: Diffusion) -> Diffusion:
-    made = copy.deepcopy(model)
+    copied = copy.deepcopy(model)
     entries = model.augmentation_width + len(model.clusters or ())
-    made.denoiser.net = OnnxNetwork(model.denoiser.net, model.model_shape, model.label_count, entries)
-    return made
+    copied.denoiser.net = OnnxNetwork(model.denoiser.net, model.model_shape, model.label_count, entries)
+    return copied

@@ -1,6 +1,6 @@
 """Import and export of diffusers models: a folder with a UNet2DModel and a scheduler.
 
-Their time step k of T is our t = (k + 1) / T, and their network is conditioned on k instead of the noise level.
+Time step k of T in diffusers is t = (k + 1) / T here, and its network is conditioned on k instead of the noise level.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ MAX_CONFIG = 2**18  # bytes
 TARGETS = {"epsilon": "eps", "v_prediction": "v", "sample": "x0"}
 SCHEDULES = {"linear": "linear", "scaled_linear": "scaled-linear", "squaredcos_cap_v2": "cosine"}
 WRITTEN = ("model_index.json", "unet/config.json", f"unet/{WEIGHTS}", "scheduler/scheduler_config.json")
-# Keys of config.json that our network has, too.
+# Keys of config.json that are also options of DiffusersUNet.
 SHARED = (
     "down_block_types", "up_block_types", "layers_per_block", "mid_block_scale_factor", "add_attention",
     "norm_num_groups", "norm_eps", "act_fn", "dropout", "downsample_padding", "downsample_type", "upsample_type",
     "resnet_time_scale_shift", "time_embedding_type", "freq_shift", "flip_sin_to_cos", "center_input_sample",
 )  # fmt: skip
-DEFAULTS = {"norm_num_groups": 32, "layers_per_block": 2}  # of diffusers, where our network has other ones
+DEFAULTS = {"norm_num_groups": 32, "layers_per_block": 2}  # of diffusers, where those of DiffusersUNet differ
 Side = Annotated[int, Field(ge=1, le=1024)]
 
 
 class ForeignConfig(BaseModel):
-    """A config file of diffusers: the required keys are checked, the others are kept in `more`."""
+    """A config file of diffusers: required keys are checked, others are available in `more`."""
 
     model_config = ConfigDict(extra="allow", frozen=True, allow_inf_nan=False)
 
@@ -109,16 +109,16 @@ def _read(folder: Path, name: str, kind: type[Any]) -> Any:
         raise UserError(f"{path} is not valid: {error}") from None
 
 
-def _places(folder: Path) -> tuple[Path, str]:
-    """Return the folder of the network, and the path of the scheduler's file within the whole folder."""
+def _locate(folder: Path) -> tuple[Path, str]:
+    """Return the folder of the network, and the relative path of the scheduler's file."""
     unet = folder / "unet" if (folder / "unet").is_dir() else folder
-    inner = "scheduler/scheduler_config.json"
-    return unet, inner if (folder / inner).is_file() else "scheduler_config.json"
+    scheduler = "scheduler/scheduler_config.json"
+    return unet, scheduler if (folder / scheduler).is_file() else "scheduler_config.json"
 
 
 def settings_of_folder(folder: Path) -> tuple[DiffusionSettings, tuple[int, int, int], Path]:
     """Return the settings of a diffusers folder, the shape of its images, and the folder with its weights."""
-    unet, scheduler = _places(folder)
+    unet, scheduler = _locate(folder)
     net: UNetConfig = _read(unet, "config.json", UNetConfig)
     noise: SchedulerConfig = _read(folder, scheduler, SchedulerConfig)
     if noise.beta_schedule is None and not noise.explodes:
@@ -157,7 +157,7 @@ def _schedule(noise: SchedulerConfig) -> Spec:
         return {"name": "log-linear", "sigma_min": noise.sigma_min, "sigma_max": noise.sigma_max}
     if noise.beta_schedule == "squaredcos_cap_v2":
         return {"name": "cosine", **steps}
-    scale = noise.num_train_timesteps / 1000  # our betas refer to 1,000 steps
+    scale = noise.num_train_timesteps / 1000  # betas in Reverie refer to 1,000 steps
     if noise.beta_schedule == "linear":
         return {"name": "linear", **steps, "beta_start": noise.beta_start, "beta_end": noise.beta_end, "scale": False}
     return {"name": "scaled-linear", **steps, "beta_start": noise.beta_start * scale, "beta_end": noise.beta_end * scale}
@@ -199,7 +199,7 @@ def export_diffusers(run: Run, out: Path, overwrite: bool) -> Path:
     if not isinstance(net, DiffusersUNet):
         raise UserError(f"{run.path} has the network {settings.network['name']!r}, which diffusers does not have;"
                         f" export to .onnx, or train with --network {NETWORK}")  # fmt: skip
-    names = {ours: theirs for theirs, ours in TARGETS.items()}
+    names = {target: prediction_type for prediction_type, target in TARGETS.items()}
     if settings.sigma_data != 1 or settings.target not in names or settings.codec["name"] != "pixels":
         raise UserError(f"{run.path} has a target or codec without a diffusers scheduler; train with --target v, eps or x0 and"
                         " --no-latent")  # fmt: skip

@@ -1,4 +1,4 @@
-"""The parts of a run in a file that samples without Reverie: denoisers, solver steps, and facts."""
+"""The parts of a run that an exported file contains: denoisers, solver steps, and facts."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class ExportParts:
     def clusters(self) -> dict[str, Any] | None:
         """The frequencies of the image clusters, None without clusters.
 
-        counts: by label; draw: the number of the draw that selects a cluster; before: entries of the conditioning vector
-        before those of the clusters.
+        counts: by label; draw: index of the random draw that selects a cluster; before: number of entries of the conditioning
+        vector before those of the clusters.
         """
-        if (found := self.model.clusters) is None:
+        if (clusters := self.model.clusters) is None:
             return None
-        return {"counts": found.counts.long().tolist(), "draw": CLUSTER_DRAW, "before": self.model.augmentation_width}
+        return {"counts": clusters.counts.long().tolist(), "draw": CLUSTER_DRAW, "before": self.model.augmentation_width}
 
     def solver_steps(self, options: Options) -> list[SolverStep]:
         """Return the steps of a sampler on its grid."""

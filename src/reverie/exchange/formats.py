@@ -49,18 +49,18 @@ def export(
     """
     kind, path = chosen_format(out, format), Path(out)
     ignored = (key for key, value in options.items() if key not in SAMPLING_OPTIONS and value not in (None, 0.0, "fp32"))
-    if wrong := sorted(ignored):
-        raise UserError(f"export does not take --{wrong[0].replace('_', '-')}; leave it out")
+    if unsupported := sorted(ignored):
+        raise UserError(f"export does not take --{unsupported[0].replace('_', '-')}; leave it out")
     check_folder(path.parent if kind in FILES else path)
-    opened = run if isinstance(run, Run) else load(run, device)
-    if opened.kind in WRITTEN:
-        raise UserError(f"{opened.path} is a run of {opened.kind}, which no format supports yet; share the run folder itself")
-    chosen: Options = {key: value for key, value in options.items() if key in SAMPLING_OPTIONS and value is not None}  # type: ignore[assignment]  # a part of it
+    loaded = run if isinstance(run, Run) else load(run, device)
+    if loaded.kind in WRITTEN:
+        raise UserError(f"{loaded.path} is a run of {loaded.kind}, which no format supports yet; share the run folder itself")
+    chosen: Options = {key: value for key, value in options.items() if key in SAMPLING_OPTIONS and value is not None}  # type: ignore[assignment]  # a subset
     if kind in FILES:
-        return FILES[kind](opened, path, chosen)
+        return FILES[kind](loaded, path, chosen)
     if kind == "diffusers":
-        return export_diffusers(opened, path, overwrite)
-    return export_hub(opened, path, ModelCard(licence, measure), chosen, overwrite)
+        return export_diffusers(loaded, path, overwrite)
+    return export_hub(loaded, path, ModelCard(licence, measure), chosen, overwrite)
 
 
 def import_model(source: str | Path, out: str | Path, *, name: str | None = None, overwrite: bool = False) -> Run:

@@ -29,15 +29,15 @@ from reverie.runs.run import Run
 from reverie.runs.sampling_options import Options
 
 PAGE = Path(__file__).parent / "page"
-WORKER = ("kernel.js", "noise.js", "network.js", "worker.js")  # code of the workers
+WORKER = ("kernel.js", "noise.js", "network.js", "worker.js")  # code of the web workers
 SCRIPTS = ("noise.js", "page.js", "paint.js")
 SUPPORTED = (UNet, Transformer, ConditionalMLP, RBF)  # networks that network.js implements
-MAX_BYTES = 200 * 2**20  # of weights; browsers fail with more
-# Samplers and numbers of steps that the page offers besides the requested one, and the grid of inpainting (RePaint).
+MAX_BYTES = 200 * 2**20  # of weights; browsers cannot load more
+# Samplers and numbers of steps that the page offers in addition to the requested one, and the grid of inpainting (RePaint).
 OFFERED = (("ddim", (5, 10, 20, 40)), ("ddpm", (20, 40, 80)), ("dpm++sde", (12, 20)), ("dpm++2m", (8, 16)))
 PAINTING = {"sampler": "ddpm", "steps": 30, "grid": "zigzag:jump=6,repeats=3"}
-DIGITS = 9  # of the numbers of a table, more than float32 has
-# The page may run its own code only: no network, no other file, no form, no frame.
+DIGITS = 9  # significant digits of the numbers in a table, more than those of float32
+# The page may only run its own code: no network access, other files, forms or frames.
 POLICY = (
     "default-src 'none'; script-src {scripts} 'wasm-unsafe-eval'; style-src {styles}; worker-src blob:; img-src data: blob:;"
     " base-uri 'none'; form-action 'none'"
@@ -72,8 +72,8 @@ def tables_of(parts: ExportParts, options: Options) -> list[dict[str, Any]]:
     samplings = [chosen, *((name, steps, chosen[2]) for name, counts in OFFERED for steps in counts)]
     tables = []
     for name, steps, grid in dict.fromkeys(samplings):
-        made = parts.solver_steps({"sampler": name, "steps": steps, "grid": grid})
-        tables.append({"sampler": name, "steps": steps, "rows": [page_step(step, parts.model.denoiser) for step in made]})
+        solver = parts.solver_steps({"sampler": name, "steps": steps, "grid": grid})
+        tables.append({"sampler": name, "steps": steps, "rows": [page_step(step, parts.model.denoiser) for step in solver]})
     return tables
 
 
@@ -85,16 +85,16 @@ def _inpainting_table(parts: ExportParts) -> list[dict[str, Any]]:
 
 def weights_of(denoisers: Mapping[str, NetDenoiser]) -> tuple[dict[str, Any], bytes]:
     """Return shape and offset of each tensor by name, and all tensors as float32 in sequence."""
-    where: dict[str, Any] = {}
+    layout: dict[str, Any] = {}
     parts: list[bytes] = []
-    at = 0
+    offset = 0
     for prefix, denoiser in denoisers.items():
         for name, tensor in denoiser.net.state_dict().items():
             values: Tensor = tensor.detach().cpu().to(torch.float32).contiguous()
-            where[f"{prefix}.{name}"] = {"shape": list(values.shape), "at": at}
-            at += values.numel()
+            layout[f"{prefix}.{name}"] = {"shape": list(values.shape), "at": offset}
+            offset += values.numel()
             parts.append(values.numpy().astype("<f4").tobytes())
-    return where, b"".join(parts)
+    return layout, b"".join(parts)
 
 
 def check_page_support(parts: ExportParts) -> None:
@@ -136,16 +136,16 @@ def export_html(run: Run, out: Path, options: Options) -> Path:
 def page_of(facts: dict[str, Any], weights: bytes) -> str:
     """Return the page: its code, and the model as inert text."""
     style, script = (PAGE / "style.css").read_text("utf-8"), "\n".join((PAGE / name).read_text("utf-8") for name in SCRIPTS)
-    policy = POLICY.format(scripts=_allowed(script), styles=_allowed(style))
+    policy = POLICY.format(scripts=_source_hash(script), styles=_source_hash(style))
     values = {
         "policy": policy, "title": html.escape(visible(str(facts["data"]))), "style": style, "script": script,
         "worker": "\n".join((PAGE / name).read_text("utf-8") for name in WORKER),
-        "model": json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"),  # no name can close the element
+        "model": json.dumps(facts, separators=(",", ":")).replace("<", "\\u003c"),  # so that no string closes the element
         "weights": base64.b64encode(weights).decode(),
     }  # fmt: skip
-    # in one pass, so that placeholders in a value are not replaced
-    return re.sub(r"\{\{(\w+)\}\}", lambda place: values[place[1]], (PAGE / "page.html").read_text("utf-8"))
+    # in one pass, so that placeholders inside values are not replaced
+    return re.sub(r"\{\{(\w+)\}\}", lambda match: values[match[1]], (PAGE / "page.html").read_text("utf-8"))
 
 
-def _allowed(text: str) -> str:
+def _source_hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -23,7 +23,7 @@ from reverie.runs.weights import read_weights, write_weights
 
 CARD, GRID = "README.md", "samples.png"
 WRITTEN = (CARD, GRID, folder.CONFIG, folder.WEIGHTS_FILE, folder.EARLY_FILE)
-# What Markdown and GitHub read as more than text.
+# Characters with a meaning in Markdown or on GitHub.
 MARKS = re.compile(r"[\\`*_\[\]<>|~&@#!]|:(?=//)|(?<=www)\.", re.IGNORECASE)
 SHOWN = 64  # images of the sample grid
 POINTS = 2000
@@ -76,12 +76,12 @@ def card_text(run: Run, config: Config, card: ModelCard, measured: Evaluation | 
     front = {"library_name": "reverie", "license": card.licence, "pipeline_tag": task, "tags": tags}
     lines = ["---", *(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in front.items() if value), "---", ""]
     # an imported model has no record of its data
-    learned = (
+    origin = (
         f"trained with Reverie on {format_count(data.count, data.shape)}"
         if data.fingerprint
         else f"of {describe_shape(data.shape)}"
     )
-    lines += [f"# {_cell(data.name)}", "", f"A generative model of the family {config.family.name}, {learned}.", ""]
+    lines += [f"# {_cell(data.name)}", "", f"A generative model of the family {config.family.name}, {origin}.", ""]
     lines += [f"![Samples]({GRID})", "", "## Use", "", "```", "reverie import THIS_FOLDER --out runs/model",
               "reverie sample runs/model -n 16 --out samples.png", "```", ""]  # fmt: skip
     lines += ["## Data", "", "| | |", "|---|---|", f"| name | {_cell(data.name)} |",
@@ -119,7 +119,7 @@ def _metrics(measured: Evaluation | None) -> list[str]:
         ]
     facts = measured.facts
     head = f"{facts['samples']:,} samples, seed {facts['seed']}, quick evaluation; the floor is the figure of real data."
-    rows = [f"| {_cell(what)} | {_cell(ours)} | {_cell(floor)} |" for what, ours, floor in measured.table()]
+    rows = [f"| {_cell(title)} | {_cell(samples)} | {_cell(floor)} |" for title, samples, floor in measured.table()]
     return [head, "", *map(_cell, measured.verdict), "", "| metric | samples | real data |", "|---|---|---|", *rows]
 
 
@@ -132,14 +132,14 @@ def _limits(run: Run) -> list[str]:
 
 
 def import_hub(source: Path, out: Path, overwrite: bool) -> Run:
-    """Import such a folder as a run; all files are validated and rewritten."""
-    opened = load(source, "cpu")
-    early = read_weights(source, opened.config, folder.EARLY_FILE) if (source / folder.EARLY_FILE).is_file() else None
-    if early is None and opened.autoguidance != 1:
+    """Import an exported folder as a run; all files are validated and rewritten."""
+    loaded = load(source, "cpu")
+    early = read_weights(source, loaded.config, folder.EARLY_FILE) if (source / folder.EARLY_FILE).is_file() else None
+    if early is None and loaded.autoguidance != 1:
         raise UserError(f"{source} has no {folder.EARLY_FILE}, which its autoguidance needs; export it again")
 
-    def more(place: Path) -> None:
+    def write_early(run_folder: Path) -> None:
         if early is not None:
-            write_weights(place, opened.config, early, folder.EARLY_FILE)
+            write_weights(run_folder, loaded.config, early, folder.EARLY_FILE)
 
-    return write_run(out, opened.config, opened.model, more, overwrite)
+    return write_run(out, loaded.config, loaded.model, write_early, overwrite)

@@ -75,14 +75,14 @@ class Guided(nn.Module):
 
     def conditioning(self, cluster: Tensor, label: Tensor | None) -> Tensor:
         """Return the clusters one-hot: (B, before + K), zero for none."""
-        shown = cluster if label is None else torch.where(label == NULL, NULL, cluster)
-        return functional.pad((shown[:, None] == torch.arange(self.clusters)).float(), (self.before, 0))
+        visible = cluster if label is None else torch.where(label == NULL, NULL, cluster)
+        return functional.pad((visible[:, None] == torch.arange(self.clusters)).float(), (self.before, 0))
 
 
 def _tabulated(denoiser: NetDenoiser) -> NetDenoiser:
-    made = copy.deepcopy(denoiser).cpu().float().eval()
-    made.schedule = TabulatedSchedule()
-    return made
+    tabulated = copy.deepcopy(denoiser).cpu().float().eval()
+    tabulated.schedule = TabulatedSchedule()
+    return tabulated
 
 
 def _guided(
@@ -99,23 +99,24 @@ def _guided(
         return denoiser.estimate(x, t, None, conditioning)
     labels = torch.cat([label, torch.full_like(label, NULL)])
     doubled = None if conditioning is None else torch.cat([conditioning, torch.zeros_like(conditioning)])
-    both = denoiser.estimate(torch.cat([x, x]), t, labels, doubled)
+    estimates = denoiser.estimate(torch.cat([x, x]), t, labels, doubled)
     x0, eps = (  # halves by a reshape, because chunk would fix the batch size
-        (none + guidance * (this - none)) for this, none in (z.unflatten(0, (2, -1)).unbind(0) for z in (both.x0, both.eps))
+        (none + guidance * (conditional - none))
+        for conditional, none in (z.unflatten(0, (2, -1)).unbind(0) for z in (estimates.x0, estimates.eps))
     )
     return Pair(x0, eps)
 
 
 def example_inputs(parts: ExportParts) -> list[tuple[str, Tensor, bool]]:
-    """Return name, example, and whether the first dimension is the batch, of every input."""
+    """Return the name of each input, an example, and whether its first dimension is the batch."""
     x = torch.zeros(2, *parts.model.model_shape)
-    one = torch.tensor(0.7, dtype=torch.float64)
-    made = [("x", x, True), ("alpha", one, False), ("sigma", one.clone(), False)]
+    amplitude = torch.tensor(0.7, dtype=torch.float64)
+    inputs = [("x", x, True), ("alpha", amplitude, False), ("sigma", amplitude.clone(), False)]
     if parts.model.label_count:
-        made += [("label", torch.tensor([0, NULL]), True), ("guidance", torch.tensor(1.0), False)]
+        inputs += [("label", torch.tensor([0, NULL]), True), ("guidance", torch.tensor(1.0), False)]
     if parts.model.clusters is not None:
-        made.append(("cluster", torch.tensor([0, NULL]), True))
-    return made if parts.weak is None else [*made, ("autoguidance", torch.tensor(parts.autoguidance), False)]
+        inputs.append(("cluster", torch.tensor([0, NULL]), True))
+    return inputs if parts.weak is None else [*inputs, ("autoguidance", torch.tensor(parts.autoguidance), False)]
 
 
 def export_onnx(run: Run, out: Path, options: Options) -> Path:
@@ -134,7 +135,7 @@ def export_onnx(run: Run, out: Path, options: Options) -> Path:
 def export_module(module: nn.Module, inputs: list[tuple[str, Tensor, bool]], outputs: list[str], fixed: int = FIXED) -> Any:
     """Return the ONNX program of a module, with a dynamic batch dimension.
 
-    fixed: the number of named arguments; the others are in one variadic argument.
+    fixed: number of named arguments; the others form one variadic argument.
     """
     try:
         import onnxscript  # noqa: F401  torch.onnx imports it
@@ -148,19 +149,19 @@ def export_module(module: nn.Module, inputs: list[tuple[str, Tensor, bool]], out
         exported = torch.export.export(
             module.eval(), tuple(example for _, example, _ in inputs), dynamic_shapes=shapes, strict=False
         )
-        made = torch.onnx.export(
+        program = torch.onnx.export(
             exported, dynamo=True, input_names=[name for name, _, _ in inputs], output_names=outputs, verbose=False
         )
-    assert made is not None
-    for node in made.model.graph.all_nodes():  # torch annotates them with source files
+    assert program is not None
+    for node in program.model.graph.all_nodes():  # torch annotates them with source files
         node.metadata_props.clear()
         node.doc_string = None
         for value in node.outputs:
             value.metadata_props.clear()
-    for value in (*made.model.graph.inputs, *made.model.graph.initializers.values()):
+    for value in (*program.model.graph.inputs, *program.model.graph.initializers.values()):
         value.metadata_props.clear()
-    made.model.graph.metadata_props.clear()
-    return made
+    program.model.graph.metadata_props.clear()
+    return program
 
 
 @contextmanager

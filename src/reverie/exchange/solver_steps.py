@@ -1,8 +1,8 @@
 """A sampler on a grid as a table of coefficients, for a loop without sampler code.
 
 Except for the adaptive one, a sampler is linear in its inputs: x at evaluation k is a sum of earlier estimates of x0 and eps
-and of noise draws, with weights that depend on schedule and grid only.  They are read off by running the sampler on unit
-vectors in place of images.
+and of noise draws, with weights that depend only on schedule and grid.  Running the sampler on unit vectors instead of
+images yields them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ Terms = tuple[tuple[int, float], ...]  # (index, weight)
 
 @dataclass(frozen=True)
 class SolverStep:
-    """One evaluation of the network at x = weighted sum of earlier x0, eps and noise draws, with alpha and sigma.
+    """One evaluation of the network at x, a weighted sum of earlier x0, eps and noise draws, with alpha and sigma.
 
-    frame: whether it is a frame of the trajectory, and not an evaluation within a step.
+    frame: whether it is a frame of the trajectory rather than an evaluation within a step.
     """
 
     t: float
@@ -68,7 +68,7 @@ class _StepRecorder(Denoiser):
         self.steps.append(SolverStep(float(t), alpha, sigma, of_x0, of_eps, of_noise))
         x0, eps = torch.zeros_like(x), torch.zeros_like(x)
         x0[0, k], eps[0, n + k] = 1.0, 1.0
-        x.copy_(alpha * x0 + sigma * eps)  # in place, as the step keeps x: bounds the terms by the sampler's memory
+        x.copy_(alpha * x0 + sigma * eps)  # in place, as the step keeps x: limits the terms to the history of the sampler
         return Pair(x0, eps)
 
 
@@ -77,7 +77,7 @@ def _terms(weights: Tensor) -> Terms:
 
 
 class _UnitNoise(Noise):
-    """Unit vectors in place of noise, from an index on."""
+    """Unit vectors instead of noise, starting at index `first`."""
 
     def __init__(self, first: int) -> None:
         super().__init__(torch.zeros(1, dtype=torch.int64))
@@ -104,5 +104,5 @@ def solver_steps(sampler: Sampler, schedule: Schedule, grid: Tensor) -> list[Sol
     recorder, noise = _StepRecorder(schedule, count), _UnitNoise(2 * count)
     first = noise.like(torch.zeros(1, 3 * count + 2 * len(grid) + 1, dtype=torch.float64))
     frames = trajectory(recorder, sampler, start(schedule, float(grid[0]), first), grid, noise)
-    of_frames = {len(recorder.steps) - 1 for _ in frames}
-    return [SolverStep(**{**vars(step), "frame": k in of_frames}) for k, step in enumerate(recorder.steps)]
+    frame_indices = {len(recorder.steps) - 1 for _ in frames}
+    return [SolverStep(**{**vars(step), "frame": k in frame_indices}) for k, step in enumerate(recorder.steps)]

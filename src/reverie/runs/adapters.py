@@ -38,13 +38,13 @@ class AdapterFacts(ConfigSection):
 
 
 def weights_hash(run: Path) -> str:
-    """Return a hash of the weights of a run, by which other runs refer to it."""
+    """Return a hash of the weights of a run, which identifies it in other runs."""
     with own_file(run, WEIGHTS_FILE).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()[:16]
 
 
 def write_adapter(folder: Path, tensors: dict[str, Tensor], facts: AdapterFacts) -> None:
-    """Write adapter.safetensors."""
+    """Write the file of an adapter."""
     write_tensors(folder / ADAPTER_FILE, tensors, json.dumps(facts.model_dump(mode="json")))
 
 
@@ -54,12 +54,12 @@ def read_weighted(text: str) -> tuple[Path, float]:
     if not colon:
         return Path(text), 1.0
     try:
-        found = float(weight)
+        value = float(weight)
     except ValueError:
         return Path(text), 1.0  # the colon is part of the path
-    if not abs(found) <= MAX_WEIGHT:
+    if not abs(value) <= MAX_WEIGHT:
         raise UserError(f"the weight of an adapter must be between -{MAX_WEIGHT:g} and {MAX_WEIGHT:g}, got {weight}")
-    return Path(name), found
+    return Path(name), value
 
 
 def with_adapters(run: Run, adapters: Sequence[str]) -> Run:
@@ -72,29 +72,29 @@ def with_adapters(run: Run, adapters: Sequence[str]) -> Run:
     state = model.state_dict()
     before = {name: p.detach().clone() for name, p in tables.items()}
     for text in adapters:
-        place, weight = read_weighted(text)
-        if not (place / ADAPTER_FILE).is_file():
+        adapter, weight = read_weighted(text)
+        if not (adapter / ADAPTER_FILE).is_file():
             raise UserError(
-                f"{place} has no {ADAPTER_FILE}; train one with: reverie train DATA --from {run.path} --lora rank=8"
+                f"{adapter} has no {ADAPTER_FILE}; train one with: reverie train DATA --from {run.path} --lora rank=8"
             )
 
-        def wanted(facts: AdapterFacts, place: Path = place) -> dict[str, TensorSpec]:
+        def expected_specs(facts: AdapterFacts, adapter: Path = adapter) -> dict[str, TensorSpec]:
             if facts.base != base:
                 raise UserError(
-                    f"the adapter of {place} does not fit the weights of {run.path}; train one with"
+                    f"the adapter of {adapter} does not fit the weights of {run.path}; train one with"
                     f" --from {run.path} --lora rank=8"
                 )
-            forms: dict[str, TensorSpec] = {}
+            specs: dict[str, TensorSpec] = {}
             for name in layers:
                 matrix = state[f"{name}.weight"]
-                forms[f"{name}.up"] = TensorSpec(torch.float32, (len(matrix), facts.rank))
-                forms[f"{name}.down"] = TensorSpec(torch.float32, (facts.rank, matrix[0].numel()))
+                specs[f"{name}.up"] = TensorSpec(torch.float32, (len(matrix), facts.rank))
+                specs[f"{name}.down"] = TensorSpec(torch.float32, (facts.rank, matrix[0].numel()))
             for name, table in tables.items():
-                forms[name] = TensorSpec(torch.float32, (len(facts.labels) + 1, table.shape[1]))
-            return forms
+                specs[name] = TensorSpec(torch.float32, (len(facts.labels) + 1, table.shape[1]))
+            return specs
 
         tensors, facts = read_tensors(
-            place / ADAPTER_FILE, wanted, TypeAdapter(AdapterFacts), fits=f"the network of {run.path}"
+            adapter / ADAPTER_FILE, expected_specs, TypeAdapter(AdapterFacts), fits=f"the network of {run.path}"
         )
         with torch.no_grad():
             for name in layers:

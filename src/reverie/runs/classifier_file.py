@@ -58,9 +58,9 @@ def read_classifier(folder: Path, config: Config) -> Classifier:
     path, advice = folder / CLASSIFIER_FILE, f"train it again with: reverie train-classifier {shlex.quote(str(folder))}"
     if not path.is_file():
         raise UserError(f"the run {folder} has no classifier; {advice.replace('it again', 'one')}")
-    wanted = tensor_specs(classifier_for(config, device="meta").state_dict())
+    expected = tensor_specs(classifier_for(config, device="meta").state_dict())
     state, facts = read_tensors(
-        path, lambda _: wanted, TypeAdapter(ClassifierFacts), fits="a classifier of this run", advice=f"; {advice}"
+        path, lambda _: expected, TypeAdapter(ClassifierFacts), fits="a classifier of this run", advice=f"; {advice}"
     )
     if facts.fingerprint != config.data.fingerprint:
         raise UserError(f"{path} was trained on different data from the run; {advice}")

@@ -1,4 +1,4 @@
-"""The configuration of a run: a schema of all that is needed to build its model again."""
+"""The configuration of a run: the schema of config.toml, from which the model is built."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, SerializeAsAny, field_validator, model_validator
-from typing_extensions import TypedDict  # pydantic reads that of typing from Python 3.12 on only
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from reverie.base.config_section import ConfigSection, OptionName
 from reverie.base.deprecations import current_options
@@ -22,10 +22,10 @@ from reverie.families.model import Family, FamilySettings, Model
 MAX_STEPS, MAX_MINUTES = 10**9, 10**6  # upper limits of a training
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Seed = Annotated[int, Field(ge=0, lt=2**31)]
-# Format 1 had no table [family]: these keys were at the top level, and these in the table [training].
+# Format 1 had no table [family]: its keys were at the top level, or in the table [training].
 OF_FORMAT_1 = ("target", "sigma_data", "codec", "schedule", "network")
 OF_TRAINING_1 = ("weight", "times", "label_dropout", "augment")
-OPTION_TABLES = ("training", "family", "requested")  # whose keys are options, with the old names of `base.deprecations`
+OPTION_TABLES = ("training", "family", "requested")  # tables of options, which may have old names, see `base.deprecations`
 # Keys of older versions, as file -> path of tables with the old key -> new key.  Lists of tables are searched too.
 RENAMED_KEYS: Mapping[str, Mapping[str, str]] = {
     "config.toml": {
@@ -60,15 +60,15 @@ def with_present_keys(value: Any, file: str, within: str = "") -> Any:
     """Return a table of a file with the keys of this version.  within: path of the table in the file."""
     renamed, prefix = RENAMED_KEYS[file], f"{within}." if within else ""
 
-    def converted(part: Any, path: str) -> Any:
+    def convert(part: Any, path: str) -> Any:
         if isinstance(part, list | tuple):
-            return [converted(one, path) for one in part]
+            return [convert(item, path) for item in part]
         if not isinstance(part, dict) or not any(old.startswith(path) for old in renamed):
             return part
-        table = {key: converted(one, f"{path}{key}.") for key, one in part.items()}
-        return {new if (new := renamed.get(f"{path}{key}", key)) not in table else key: one for key, one in table.items()}
+        table = {key: convert(item, f"{path}{key}.") for key, item in part.items()}
+        return {new if (new := renamed.get(f"{path}{key}", key)) not in table else key: item for key, item in table.items()}
 
-    return converted(value, prefix)
+    return convert(value, prefix)
 
 
 def present_family(table: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ class DataConfig(ConfigSection):
     @field_validator("columns")
     @classmethod
     def _shown(cls, columns: tuple[str, ...]) -> tuple[str, ...]:
-        """Check that names are distinct and without control characters, as they are printed and written to files."""
+        """Refuse duplicate names and control characters, as names are printed and written to files."""
         return distinct_names(columns)
 
     @model_validator(mode="after")
@@ -151,9 +151,9 @@ class DataConfig(ConfigSection):
 class TrainingConfig(ConfigSection):
     """Length and hyperparameters of a training.
 
-    clock: of minutes: wall time, or CPU time, which other programs do not affect; keep: the last weights, or the best on
-    held-out data; lora: rank of adapters, if only these are trained; micro_batches: of each batch, for several processes;
-    exact: whether gradients are summed in a fixed order, so that bits do not depend on the number of processes.
+    clock: whether minutes are wall time or CPU time, which other programs do not affect; keep: the last weights, or the best
+    on held-out data; lora: rank of adapters, if only these are trained; micro_batches: parts of a batch, for several processes;
+    exact: whether gradients are summed in a fixed order, so that the weights do not depend on the number of processes.
     """
 
     steps: Annotated[int, Field(ge=1, le=MAX_STEPS)] | None = None
@@ -203,7 +203,7 @@ class StartConfig(ConfigSection):
 
 
 class Config(ConfigSection):
-    """The whole configuration of a run, as stored in config.toml.
+    """The configuration of a run, as stored in config.toml.
 
     family: its name and options, checked by the family; start: the run with the initial weights; codec: the run with the
     autoencoder; requested: the options given by the user, as on the command line (all others were planned).

@@ -1,4 +1,4 @@
-"""Confinement of the paths that runs refer to, where runs may come from anyone."""
+"""Confinement of untrusted runs: the paths that they refer to must be in one folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ROOT: ContextVar[Path | None] = ContextVar("root", default=None)
 
 @contextmanager
 def confined(root: Path) -> Iterator[None]:
-    """Refuse references of runs to data and runs outside of a folder, within this context and thread."""
+    """Within this context and thread, refuse references of runs to data and runs outside of a folder."""
     before = _ROOT.set(root.resolve())
     try:
         yield
@@ -30,16 +30,16 @@ def confined(root: Path) -> Iterator[None]:
         _ROOT.reset(before)
 
 
-def check_data(known: DataConfig) -> None:
-    """Refuse data of a run at an address, in a home folder, or outside of the folder.
+def check_data(config: DataConfig) -> None:
+    """Refuse data of a run at a URL, in a home folder, or outside of the folder.
 
     Named datasets are allowed, with files in the folder, in $REVERIE_DATA, or in the locations of downloads.
     """
     if (root := _ROOT.get()) is None:
         return
-    source, reading = known.source or known.name, known.reading
-    own = os.environ.get("REVERIE_DATA")
-    if "data_dir" in reading and not (own and expanded(reading["data_dir"]).resolve() == expanded(own).resolve()):
+    source, reading = config.source or config.name, config.reading
+    data_root = os.environ.get("REVERIE_DATA")
+    if "data_dir" in reading and not (data_root and expanded(reading["data_dir"]).resolve() == expanded(data_root).resolve()):
         check_place(reading["data_dir"], root)
     if source == MEMORY_SOURCE or source in DATASETS:
         if "pairs" in reading or ("data_dir" in reading and source not in FROM_FILES):
@@ -67,17 +67,17 @@ def check_place(source: str | Path, root: Path) -> None:
     """Refuse a path or file pattern outside of a folder, or with links that leave it."""
     try:
         path = expanded(source)
-        inside = all(_is_within(place / path, root) for place in (Path.cwd(), root))
+        inside = all(_is_within(location / path, root) for location in (Path.cwd(), root))
     except (OSError, ValueError, RuntimeError):  # too long, a null byte, a loop of links
         inside = False
     if not inside:
         raise UserError(f"{visible(str(source))} is outside of {root}; start the studio in a folder that contains both")
     if is_pattern(str(source)):
         path = path.parent
-    beside = labels_beside(path) if path.is_file() else None
-    for place in (*([beside] if beside else ()), *_links(path)):
-        if not _is_within(place, root):
-            raise UserError(f"{visible(place.name)} in {place.parent.name} is a link that leaves {root}; remove it")
+    labels = labels_beside(path) if path.is_file() else None
+    for location in (*([labels] if labels else ()), *_links(path)):
+        if not _is_within(location, root):
+            raise UserError(f"{visible(location.name)} in {location.parent.name} is a link that leaves {root}; remove it")
 
 
 def _is_within(path: Path, root: Path) -> bool:
@@ -86,8 +86,8 @@ def _is_within(path: Path, root: Path) -> bool:
 
 def _links(folder: Path) -> Iterator[Path]:
     """Yield the links in a folder and its subfolders, except hidden files, which are never read."""
-    for place, inner, files in os.walk(folder):
-        inner[:] = [name for name in inner if not name.startswith(".")]
-        for name in (*inner, *files):
-            if (path := Path(place) / name).is_symlink():
+    for parent, subfolders, files in os.walk(folder):
+        subfolders[:] = [name for name in subfolders if not name.startswith(".")]
+        for name in (*subfolders, *files):
+            if (path := Path(parent) / name).is_symlink():
                 yield path

@@ -1,4 +1,4 @@
-"""The copy of its data in a run folder (keep_data)."""
+"""The copy of the training data in a run folder (keep_data)."""
 
 from __future__ import annotations
 
@@ -47,35 +47,35 @@ def write_data_copy(folder: Path, dataset: Dataset) -> None:
     write_tensors(path, {"x": x} | ({} if dataset.labels is None else {"labels": dataset.labels}))
 
 
-def read_data_copy(folder: Path, known: DataConfig) -> Dataset:
+def read_data_copy(folder: Path, config: DataConfig) -> Dataset:
     """Return the data from the copy in a run."""
     path, advice = folder / DATA_COPY, "; remove it and pass the data with data="
-    if known.kind in WRITTEN:
-        return Dataset(known.name, _texts(path, known, advice))
-    wanted = {"x": TensorSpec(DTYPES[known.kind], (known.count, *known.shape))}
-    if known.labels:
-        wanted["labels"] = TensorSpec(torch.int64, (known.count,))
-    parts, _ = read_tensors(path, lambda _: wanted, TypeAdapter(None), fits="the data of this run", advice=advice)
+    if config.kind in WRITTEN:
+        return Dataset(config.name, _texts(path, config, advice))
+    expected = {"x": TensorSpec(DTYPES[config.kind], (config.count, *config.shape))}
+    if config.labels:
+        expected["labels"] = TensorSpec(torch.int64, (config.count,))
+    parts, _ = read_tensors(path, lambda _: expected, TypeAdapter(None), fits="the data of this run", advice=advice)
     labels = parts.get("labels")
-    if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= len(known.labels)):
+    if labels is not None and (int(labels.min()) < 0 or int(labels.max()) >= len(config.labels)):
         raise UserError(f"{path} contains labels that this run does not have{advice}")
-    return Dataset(known.name, parts["x"], labels, known.labels, columns=known.columns)
+    return Dataset(config.name, parts["x"], labels, config.labels, columns=config.columns)
 
 
-def _texts(path: Path, known: DataConfig, advice: str) -> TextWindows | TextPairs:
+def _texts(path: Path, config: DataConfig, advice: str) -> TextWindows | TextPairs:
     """Return the text, or the pairs of texts, from the copy in a run."""
 
-    def wanted(characters: int) -> Mapping[str, TensorSpec]:
-        lengths = {"lengths": TensorSpec(torch.int64, (known.count, 2))} if known.kind == "pairs" else {}
+    def expected_specs(characters: int) -> Mapping[str, TensorSpec]:
+        lengths = {"lengths": TensorSpec(torch.int64, (config.count, 2))} if config.kind == "pairs" else {}
         return {"codes": TensorSpec(torch.int32, (characters,)), **lengths}
 
-    parts, _ = read_tensors(path, wanted, TypeAdapter(Characters), fits="the data of this run", advice=advice)
+    parts, _ = read_tensors(path, expected_specs, TypeAdapter(Characters), fits="the data of this run", advice=advice)
     codes, lengths = parts["codes"].numpy(), parts.get("lengths")
-    if codes.min() < 0 or codes.max() > END_OF_TEXT or (lengths is None and len(codes) < known.shape[0]):
+    if codes.min() < 0 or codes.max() > END_OF_TEXT or (lengths is None and len(codes) < config.shape[0]):
         raise UserError(f"{path} does not contain the text of this run{advice}")
     if lengths is None:
-        return windows_of(codes, known.shape[0])
-    if int(lengths.min()) < 0 or int(lengths.max()) > known.shape[1] or int(lengths.sum()) != len(codes):
+        return windows_of(codes, config.shape[0])
+    if int(lengths.min()) < 0 or int(lengths.max()) > config.shape[1] or int(lengths.sum()) != len(codes):
         raise UserError(f"{path} does not contain the pairs of this run{advice}")
     ends = lengths.reshape(-1).cumsum(0).reshape(-1, 2)
-    return TextPairs(codes, (ends - lengths).numpy(), lengths.numpy(), known.shape[1])
+    return TextPairs(codes, (ends - lengths).numpy(), lengths.numpy(), config.shape[1])

@@ -29,5 +29,7 @@ def choose_device(name: str = "auto") -> torch.device:
 
 def device_for(name: str = "auto") -> torch.device:
     """Return the device of this process; with several processes, each has its own GPU."""
-    where = choose_device(name)
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if where.type == "cuda" and world_size() > 1 else where
+    device = choose_device(name)
+    if device.type == "cuda" and world_size() > 1:
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return device

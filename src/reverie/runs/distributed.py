@@ -1,6 +1,6 @@
 """Sampling with several processes: process r of W generates the batches with number r modulo W of each round.
 
-A batch is a function of its number, so image k of a seed does not depend on the number of processes.
+A batch depends only on its number, so image k of a seed does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ Opener = Callable[[Path, Sequence[str]], Run]
 
 def identity(run: Run) -> str:
     """Return a hash of a run's weights, settings and changes, which determine its samples on one type of machine."""
-    file = weights_hash(run.path) if run.changes else ""  # a backend may have other weights than the model
-    found = hashlib.sha256(json.dumps([run.config.family.model_dump(mode="json"), run.changes, file]).encode())
+    file_hash = weights_hash(run.path) if run.changes else ""  # the weights of a backend may differ from those of the model
+    digest = hashlib.sha256(json.dumps([run.config.family.model_dump(mode="json"), run.changes, file_hash]).encode())
     for name, t in sorted(run.model.state_dict().items()):
-        found.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
-        found.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
+        digest.update(t.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 class DistributedRequest(BaseModel):
@@ -68,7 +68,7 @@ def serializable(options: Options) -> dict[str, Any]:
 
 @dataclass
 class DistributedRun(Run):
-    """A run whose samples a team generates."""
+    """A run that is sampled by several processes."""
 
     team: Team | None = field(default=None, repr=False, compare=False)
 
@@ -91,14 +91,14 @@ class DistributedRun(Run):
             team.broadcast(StepInstruction(Instruction.SAMPLE))
             team.broadcast_text(json.dumps(list(shared)))
             notify = _round_progress(on_progress, finished, shared[0] * size, len(shared))
-            mine, fault = _attempt(lambda: self.numbered_batch(n, first, shared[0], notify, options).x)  # noqa: B023  # called here
-            for number, x in zip(shared, team.gather_arrays(mine, fault), strict=False):
+            own_batch, problem = _attempt(lambda: self.numbered_batch(n, first, shared[0], notify, options).x)  # noqa: B023  # called here
+            for number, x in zip(shared, team.gather_arrays(own_batch, problem), strict=False):
                 finished += len(x)
                 yield number, self.as_samples(x, first + number * size, options)
 
 
 def _round_progress(on_progress: OnProgress | None, finished: int, start: int, of: int) -> OnProgress | None:
-    """Return a callback for the first batch of a round that reports progress of the round, whose batches run in parallel."""
+    """Return a callback for the first batch of a round that reports the progress of all its parallel batches."""
     if on_progress is None:
         return None
     return lambda what, done, n: on_progress(what, min(n, finished + (done - start) * of), n)
@@ -124,22 +124,22 @@ class SamplingWorker:
         """Execute an instruction."""
         text = self.team.broadcast_text()
         if instruction.order == Instruction.OPEN_RUN:
-            fault = ""
+            problem = ""
             try:
                 self._open(text)
             except (UserError, OSError) as error:
-                fault = str(error)
-            self.team.raise_any(fault)
+                problem = str(error)
+            self.team.raise_any(problem)
             return
         run, request, numbers = self.run, self.request, json.loads(text)
         assert run is not None and request is not None
-        mine: np.ndarray | None = None
-        fault = ""
+        own_batch: np.ndarray | None = None
+        problem = ""
         if self.team.rank < len(numbers):
             number = int(numbers[self.team.rank])
             options: Any = {key: tuple(v) if isinstance(v, list) else v for key, v in request.options.items()}  # JSON has lists
-            mine, fault = _attempt(lambda: run.numbered_batch(request.n, request.first, number, None, options).x)
-        self.team.gather_arrays(mine, fault)
+            own_batch, problem = _attempt(lambda: run.numbered_batch(request.n, request.first, number, None, options).x)
+        self.team.gather_arrays(own_batch, problem)
 
     def _open(self, text: str) -> None:
         try:

@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from reverie.runs.run import Run
 
 ERROR_CURVE_FILE = "spread.json"
-MEASURED, NUMBERS = 128, 8192  # minimum number of training data for the measurement, and their minimum number of values
+MEASURED, NUMBERS = 128, 8192  # minimum numbers of training data, and of values in them, for the measurement
 MAX_BYTES = 2**16
 
-Places = Annotated[
+LogSnrs = Annotated[
     tuple[Annotated[float, Field(ge=-100, le=100, allow_inf_nan=False)], ...], Field(min_length=2, max_length=1024)
 ]
 Shares = Annotated[
@@ -34,10 +34,10 @@ Shares = Annotated[
 
 
 class ErrorCurveFile(ConfigSection):
-    """The file: a hash of the measured weights, and the points of an `ErrorCurve`."""
+    """The content of the file: a hash of the measured weights, and the points of an `ErrorCurve`."""
 
     weights: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    log_snr: Places
+    log_snr: LogSnrs
     share: Shares
 
     @model_validator(mode="after")
@@ -52,7 +52,7 @@ class ErrorCurveFile(ConfigSection):
         return ErrorCurve(*(torch.tensor(part, dtype=torch.float64) for part in (self.log_snr, self.share)))
 
 
-def _weights(run: Run) -> str:
+def _hash_weights(run: Run) -> str:
     digest = hashlib.sha256()
     for name, tensor in sorted(run.model.state_dict().items()):
         digest.update(name.encode() + tensor.detach().cpu().contiguous().numpy().tobytes())
@@ -64,16 +64,16 @@ def measure_error_curve(run: Run, train: Dataset, seed: int = 0) -> ErrorCurve:
     count = min(len(train), max(MEASURED, NUMBERS // math.prod(train.shape)))
     x, labels = train.batch(torch.linspace(0, len(train) - 1, count, dtype=torch.float64).long())
     device, cond = run.diffusion.device, labels if run.conditional else None
-    seeds, total = image_seeds(seed, len(x)), torch.zeros(())
+    seeds, share = image_seeds(seed, len(x)), torch.zeros(())
     for part in torch.arange(len(x)).split(run.batch_size()):
-        found = run.diffusion.mean_error(x[part].to(device), None if cond is None else cond[part].to(device), seeds[part])
-        total = total + found.share * (len(part) / len(x))
-    return ErrorCurve(found.log_snr, total)
+        curve = run.diffusion.mean_error(x[part].to(device), None if cond is None else cond[part].to(device), seeds[part])
+        share = share + curve.share * (len(part) / len(x))
+    return ErrorCurve(curve.log_snr, share)
 
 
 def load_error_curve(run: Run) -> ErrorCurve:
     """Return the error curve of a run, from its cache or measured and cached if the folder is writable."""
-    file, weights = own_file(run.path, ERROR_CURVE_FILE), _weights(run)
+    file, weights = own_file(run.path, ERROR_CURVE_FILE), _hash_weights(run)
     with suppress(OSError, ValueError):  # missing or damaged
         cached = ErrorCurveFile.model_validate_json(read_own(run.path, ERROR_CURVE_FILE, MAX_BYTES))
         if cached.weights == weights:
@@ -82,8 +82,8 @@ def load_error_curve(run: Run) -> ErrorCurve:
         data = load_source_data(run.config.data, folder=run.path)
     except UserError as error:
         raise UserError(f"the optimal variance needs the training data of the run: {error}") from None
-    found = measure_error_curve(run, data.split(run.config.data.seed)[0])
-    made = ErrorCurveFile(weights=weights, log_snr=tuple(found.log_snr.tolist()), share=tuple(found.share.tolist()))
+    curve = measure_error_curve(run, data.split(run.config.data.seed)[0])
+    content = ErrorCurveFile(weights=weights, log_snr=tuple(curve.log_snr.tolist()), share=tuple(curve.share.tolist()))
     with suppress(UserError), atomic(file) as path:  # the folder may be read-only
-        path.write_text(made.model_dump_json() + "\n", encoding="utf-8")
-    return found
+        path.write_text(content.model_dump_json() + "\n", encoding="utf-8")
+    return curve

@@ -17,9 +17,9 @@ RESCUE = "rescue"  # the check of a finding that reports a rollback
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem (what), the step since when, its probable cause (may be empty), and advice.
+    """A problem (what), the step at which it began (since), its probable cause (may be empty), and advice.
 
-    change: options of `reverie train` that the advice changes, None for one to omit; "length" is relative to the present one.
+    change: options of `reverie train` that the advice changes, None to omit one; "length" is relative to the present one.
     """
 
     check: str

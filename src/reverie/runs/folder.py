@@ -23,7 +23,7 @@ from reverie.runs.finding import RESCUE, Finding, FindingRow
 from reverie.runs.step import read_row
 
 CONFIG, WEIGHTS_FILE, METRICS = "config.toml", "model.safetensors", "metrics.jsonl"
-MAX_CONFIG = 2**22  # bytes; the names of all labels are among them
+MAX_CONFIG = 2**22  # bytes, including the names of all labels
 EARLY_FILE = "early.safetensors"  # EMA weights early in training, the weak model of autoguidance
 LONGEST_ROW = 2**16  # bytes of a line of metrics.jsonl
 _warned: set[str] = set()  # warnings of invalid rows, which are read repeatedly
@@ -38,11 +38,11 @@ def write_config(folder: Path, config: Config) -> None:
 def check_run(folder: Path) -> None:
     """Refuse a missing folder, or one without a run."""
     if not folder.is_dir():
-        beside = [str(path.parent) for path in folder.parent.glob("*/" + CONFIG)] if folder.parent.is_dir() else []
-        close = get_close_matches(str(folder), beside, n=1, cutoff=0.6)
-        meant = f"did you mean {close[0]}? else " if close else ""
+        siblings = [str(path.parent) for path in folder.parent.glob("*/" + CONFIG)] if folder.parent.is_dir() else []
+        close = get_close_matches(str(folder), siblings, n=1, cutoff=0.6)
+        suggestion = f"did you mean {close[0]}? else " if close else ""
         raise UserError(
-            f"there is no run at {folder}; {meant}train one with: reverie train spiral --out {shlex.quote(str(folder))}"
+            f"there is no run at {folder}; {suggestion}train one with: reverie train spiral --out {shlex.quote(str(folder))}"
         )
     if not os.path.lexists(folder / CONFIG):
         raise UserError(f"{folder} is not a run: it has no {CONFIG}; train one with: reverie train DATA --out RUN")
@@ -56,7 +56,7 @@ def read_config(folder: Path) -> Config:
         table = read_toml(read_own(folder, CONFIG, MAX_CONFIG))
     except OSError as error:
         raise UserError(f"cannot read {path}: {reason(error)}") from error
-    except ValueError as error:  # no TOML, or no text
+    except ValueError as error:  # not TOML, or not text
         raise UserError(f"{path} is not valid TOML: {error}") from None
     try:
         return Config.model_validate(table)
@@ -76,30 +76,30 @@ def _lines(file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def read_rows(folder: Path) -> tuple[list[dict[str, Any]], list[str]]:
-    """Return the valid rows of metrics.jsonl, and the problem of each of the others."""
+    """Return the valid rows of metrics.jsonl, and the problem of each invalid row."""
     path = own_file(folder, METRICS)
     rows: list[dict[str, Any]] = []
-    wrong: list[str] = []
+    problems: list[str] = []
     if not path.is_file():
-        return rows, wrong
+        return rows, problems
     with path.open("rb") as file:
         for number, line in _lines(file):
             try:
                 read_row(row := with_present_keys(read_json(line.decode()), METRICS))
             except ValidationError as error:
-                wrong.append(f"line {number}: {first_problem(error)}")
+                problems.append(f"line {number}: {first_problem(error)}")
             except ValueError as error:
-                wrong.append(f"line {number}: {error}")
+                problems.append(f"line {number}: {error}")
             else:
                 rows.append(row)
-    return rows, wrong
+    return rows, problems
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    """Return the valid rows; warn once about others."""
-    rows, wrong = read_rows(folder)
-    if wrong:
-        warning = f"{len(wrong)} rows of {folder / METRICS} are invalid and ignored, first {wrong[0]}"
+    """Return the valid rows; warn once about invalid ones."""
+    rows, problems = read_rows(folder)
+    if problems:
+        warning = f"{len(problems)} rows of {folder / METRICS} are invalid and ignored, first {problems[0]}"
         if warning not in _warned:
             _warned.add(warning)
             warnings.warn(warning, ReverieWarning, stacklevel=3)
@@ -113,15 +113,15 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 def read_findings(folder: Path) -> list[Finding]:
     """Read the findings that were still active at the last check, and all rollbacks."""
-    found: dict[str, Finding] = {}
+    findings: dict[str, Finding] = {}
     for row in _rows(folder):
         if "held_out" in row:
-            still = row.get("active", ())
-            found = {name: finding for name, finding in found.items() if name in still or finding.check == RESCUE}
+            active = row.get("active", ())
+            findings = {name: finding for name, finding in findings.items() if name in active or finding.check == RESCUE}
         if "finding" in row:
             finding = FindingRow.model_validate(row).to_finding()
-            found[f"{RESCUE} {len(found)}" if finding.check == RESCUE else finding.check] = finding
-    return list(found.values())
+            findings[f"{RESCUE} {len(findings)}" if finding.check == RESCUE else finding.check] = finding
+    return list(findings.values())
 
 
 def drop_rows_after(folder: Path, last: int) -> None:

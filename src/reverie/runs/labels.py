@@ -24,7 +24,7 @@ class Composition:
 
 
 def read_label(label: str | int, names: Sequence[str]) -> Composition:
-    """Parse a label or a weighted sum; a label of the run is always itself, whatever characters it has."""
+    """Parse a label or a weighted sum; an existing label is never split, whatever characters it contains."""
     label = str(label)
     if label in names:
         return Composition((names.index(label),), (1.0,))
@@ -47,17 +47,17 @@ def read_label(label: str | int, names: Sequence[str]) -> Composition:
 
 
 def read_labels(text: str | Sequence[str], names: Sequence[str]) -> tuple[int, ...]:
-    """Parse comma-separated labels, `6,9`, to indices; labels may contain commas."""
+    """Return the indices of comma-separated labels such as `6,9`; labels may contain commas."""
     if not isinstance(text, str):
-        words, joint = [str(word) for word in text], 1
+        words, max_words = [str(word) for word in text], 1
     else:
-        words, joint = text.split(","), len(text)
-    found: list[int] = []
+        words, max_words = text.split(","), len(text)
+    indices: list[int] = []
     while words:
-        counts = range(min(joint, len(words)), 0, -1)
-        fitting = next((k for k in counts if ",".join(words[:k]).strip() in names), None)
-        if fitting is None:
+        counts = range(min(max_words, len(words)), 0, -1)
+        count = next((k for k in counts if ",".join(words[:k]).strip() in names), None)
+        if count is None:
             raise unknown(words[0].strip(), names, "label")
-        found.append(list(names).index(",".join(words[:fitting]).strip()))
-        words = words[fitting:]
-    return tuple(found)
+        indices.append(list(names).index(",".join(words[:count]).strip()))
+        words = words[count:]
+    return tuple(indices)

@@ -23,16 +23,16 @@ def log_snr_before_and_after(run: Run) -> tuple[torch.Tensor, torch.Tensor] | No
     """Return the log-SNR at TIMES before and after training, (n,) each; None if the schedule is not learned."""
     if not isinstance(run.model, Diffusion) or not isinstance(run.model.denoiser.schedule, Learned):
         return None
-    began = build(SCHEDULES, run.diffusion_settings.schedule, "schedule")
-    before, after = (torch.as_tensor(s.log_snr(TIMES)).detach() for s in (began, run.model.denoiser.schedule))
+    initial = build(SCHEDULES, run.diffusion_settings.schedule, "schedule")
+    before, after = (torch.as_tensor(s.log_snr(TIMES)).detach() for s in (initial, run.model.denoiser.schedule))
     return before, after
 
 
 def draw_schedule(run: Run, path: Path) -> None:
     """Plot the learned schedule of a run into its folder, if it has one."""
-    found = log_snr_before_and_after(run)
-    if found is not None:
+    curves = log_snr_before_and_after(run)
+    if curves is not None:
         fig = figure(6, 4)
-        before, after = (x.numpy() for x in found)
+        before, after = (x.numpy() for x in curves)
         learned_curve(fig.subplots(), "learned noise schedule", TIMES.numpy(), before, after)
         save(fig, own_file(path, SCHEDULE_PICTURE))

@@ -1,4 +1,4 @@
-"""The lock of a run folder, which a training holds from the claim to its end."""
+"""The lock of a run folder, which a training holds until it ends."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ class Occupied(UserError):
 class Lock:
     """An exclusive lock of a folder, which is created if needed, until its release or the end of the process.
 
-    It is a lock of the operating system on an open file, so it ends with the process; the file of a killed process locks
-    nothing. Until it is entered as a context, another lock of the same program replaces it, so that a notebook can prepare a
-    training again.
+    It is a lock of the operating system on an open file, so it ends with the process, even if that is killed.  Until it is
+    entered as a context, another lock of the same program replaces it, so that a notebook can prepare a training again.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            self._file, made = _taken(folder)
+            self._file, created = _acquire(folder)
         except Occupied:
             if not (idle := [lock for lock in IDLE if lock.held and lock.folder.samefile(folder)]):
                 raise
             idle[0].release()
-            self._file, made = _taken(folder)
-        self._release = weakref.finalize(self, _free, self._file, folder / LOCK, made, os.getpid())
+            self._file, created = _acquire(folder)
+        self._release = weakref.finalize(self, _free, self._file, folder / LOCK, created, os.getpid())
         IDLE.add(self)
 
     def release(self) -> None:
@@ -68,25 +67,25 @@ def holder(folder: Path) -> int | None:
     several names may be locked by any program under another name.
     """
     try:
-        there = own_file(folder, LOCK).stat()
+        status = own_file(folder, LOCK).stat()
     except (OSError, UserError):
         return None
     try:
         lines = _LOCKS.read_text().splitlines()
     except OSError:
-        return _held_by_someone(folder / LOCK)
-    name = f"{os.major(there.st_dev):02x}:{os.minor(there.st_dev):02x}:{there.st_ino}"
-    found = [words for line in lines if len(words := line.split()) > 5 and words[1] == "FLOCK" and words[5] == name]
-    if not found:
-        return _held_by_someone(folder / LOCK)
-    return max(int(found[0][4]), 0) if there.st_nlink == 1 else 0
+        return _unknown_holder(folder / LOCK)
+    name = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    holders = [words for line in lines if len(words := line.split()) > 5 and words[1] == "FLOCK" and words[5] == name]
+    if not holders:
+        return _unknown_holder(folder / LOCK)
+    return max(int(holders[0][4]), 0) if status.st_nlink == 1 else 0
 
 
 def interrupt(folder: Path) -> None:
     """Send SIGINT to the training in a folder; refuse if its process is not certain.
 
-    Anyone may have created the folder, so the process must be a command of Reverie that opened the lock by this path.  A pidfd
-    prevents the signal from reaching another process with the same id.
+    Anyone may have created the folder, so the process must be a command of Reverie that opened the lock under this path.  A
+    pidfd prevents the signal from reaching another process with the same id.
     """
     process = holder(folder)
     if process is None:
@@ -96,7 +95,7 @@ def interrupt(folder: Path) -> None:
     except (OSError, AttributeError):  # the process ended or is unknown, or the system has no pidfd
         raise UserError(f"the process that trains in {folder} is unknown; stop it where it was started") from None
     try:
-        if holder(folder) != process or not _opened_by(process, (folder / LOCK).resolve()) or not _is_ours(process):
+        if holder(folder) != process or not _opened_by(process, (folder / LOCK).resolve()) or not _is_reverie(process):
             raise UserError(f"process {process} holds {folder / LOCK} and is not `reverie train`; stop it where it was started")
         signal.pidfd_send_signal(handle, signal.SIGINT)
     except OSError as error:
@@ -110,14 +109,14 @@ def _opened_by(process: int, path: Path) -> bool:
     return any(link.is_symlink() and link.readlink() == path for link in (_PROCESSES / str(process) / "fd").iterdir())
 
 
-def _is_ours(process: int) -> bool:
+def _is_reverie(process: int) -> bool:
     """Return whether a process is a command of Reverie: `reverie ...` or `python -m reverie ...`."""
     words = os.fsdecode((_PROCESSES / str(process) / "cmdline").read_bytes()).split("\0")
     program, script = (Path(word).name for word in (words[0], next((w for w in words[1:] if w[:1] != "-"), "")))
     return program == "reverie" or (program.startswith("python") and script == "reverie")
 
 
-def _held_by_someone(path: Path) -> int | None:
+def _unknown_holder(path: Path) -> int | None:
     try:
         import fcntl
 
@@ -130,13 +129,13 @@ def _held_by_someone(path: Path) -> int | None:
     return None
 
 
-def _taken(folder: Path) -> tuple[BinaryIO, list[Path]]:
+def _acquire(folder: Path) -> tuple[BinaryIO, list[Path]]:
     """Return the lock file, open and locked, and the folders created for it."""
-    made = make_folder(folder)
+    created = make_folder(folder)
     try:
-        return _locked(folder), made
+        return _open_locked(folder), created
     except BaseException:
-        remove_empty(made)
+        remove_empty(created)
         raise
 
 
@@ -148,7 +147,7 @@ def _is_at(file: BinaryIO, path: Path, missing: bool = False) -> bool:
         return missing
 
 
-def _locked(folder: Path) -> BinaryIO:
+def _open_locked(folder: Path) -> BinaryIO:
     """Return the lock file, open and locked, with its content unchanged."""
     while True:
         path = own_file(folder, LOCK)
@@ -172,10 +171,10 @@ def _locked(folder: Path) -> BinaryIO:
         file.close()  # the previous holder removed the file, so this lock is void
 
 
-def _free(file: BinaryIO, path: Path, made: list[Path], process: int) -> None:
+def _free(file: BinaryIO, path: Path, created: list[Path], process: int) -> None:
     if os.getpid() == process:  # not in a forked child
-        if _is_at(file, path) and not os.fstat(file.fileno()).st_size:  # a file with content is not ours
+        if _is_at(file, path) and not os.fstat(file.fileno()).st_size:  # Reverie writes nothing into the file
             with suppress(OSError):
                 path.unlink()
-        remove_empty(made)
+        remove_empty(created)
     file.close()

@@ -27,8 +27,8 @@ NAMES: tuple[Named, ...] = get_args(Named)
 class Manifest(BaseModel):
     """The files of Reverie in a folder.
 
-    images: number of images; digits: of the numbers in their names; named: other files; request: hash of the request, by which
-    a second call resumes.
+    images: number of images; digits: of the numbers in their names; named: other files; request: hash of the request, which a
+    second call must match to resume.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -72,37 +72,37 @@ def check_place(folder: Path, overwrite: bool) -> list[str]:
     Returns the files to remove: these, and temporary files of a killed program.
     """
     names = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
-    there = [name for name in names if name in NAMES or NUMBERED.fullmatch(name)]
-    ours = read_manifest(folder)
-    left = temporary_files(folder, ours) if names else []
-    if others := [name for name in there if not ours.holds(name)]:
+    existing = [name for name in names if name in NAMES or NUMBERED.fullmatch(name)]
+    manifest = read_manifest(folder)
+    temporary = temporary_files(folder, manifest) if names else []
+    if others := [name for name in existing if not manifest.holds(name)]:
         raise UserError(
             f"{folder} contains {others[0]}, which is not a sample of Reverie and is not replaced; choose another --out"
         )
-    if there and not overwrite:
+    if existing and not overwrite:
         raise UserError(
-            f"{folder} already contains samples ({there[0]} ...); choose another --out, or add --overwrite to replace them"
+            f"{folder} already contains samples ({existing[0]} ...); choose another --out, or add --overwrite to replace them"
         )
-    for name in (*there, *left):
+    for name in (*existing, *temporary):
         own_file(folder, name)
-    return [*there, *left]
+    return [*existing, *temporary]
 
 
-def temporary_files(folder: Path, ours: Manifest) -> list[str]:
+def temporary_files(folder: Path, manifest: Manifest) -> list[str]:
     """Return the names of temporary files of a killed program."""
-    found = ((entry.name, intended_name(entry.name)) for entry in folder.iterdir())
-    return sorted(name for name, meant in found if meant is not None and (ours.holds(meant) or meant == MANIFEST))
+    names = ((entry.name, intended_name(entry.name)) for entry in folder.iterdir())
+    return sorted(name for name, target in names if target is not None and (manifest.holds(target) or target == MANIFEST))
 
 
 @contextmanager
 def sample_folder(folder: Path, manifest: Manifest, overwrite: bool) -> Iterator[list[Path]]:
-    """Yield the list to which the caller adds each file that it writes; they are removed after a failure.
+    """Yield a list to which the caller appends each written file; after a failure these files are removed.
 
-    Removes earlier samples first, with `overwrite`, and writes the manifest before the files, so that they are known after a
-    kill.
+    With `overwrite`, removes earlier samples first.  Writes the manifest before the files, so that it lists them even if the
+    program is killed.
     """
     earlier = check_place(folder, overwrite)
-    made = make_folder(folder)
+    created = make_folder(folder)
     written: list[Path] = []
     try:
         for name in earlier:
@@ -114,13 +114,13 @@ def sample_folder(folder: Path, manifest: Manifest, overwrite: bool) -> Iterator
             file.unlink(missing_ok=True)
         raise
     finally:
-        remove_empty(made)
+        remove_empty(created)
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write the manifest of a folder."""
-    with atomic(own_file(folder, MANIFEST)) as aside:
-        aside.write_text(manifest.model_dump_json(), encoding="utf-8")
+    with atomic(own_file(folder, MANIFEST)) as temporary:
+        temporary.write_text(manifest.model_dump_json(), encoding="utf-8")
 
 
 def labels_of(array: Path) -> Path:
@@ -129,16 +129,16 @@ def labels_of(array: Path) -> Path:
 
 
 def check_labels(array: Path) -> None:
-    """Refuse an array with labels beside it, unless they belong to the array that it replaces."""
-    beside = labels_of(array)
-    if os.path.lexists(beside) and not _are_labels(beside, array):
-        raise UserError(f"{beside} already exists; choose another --out, or add --overwrite to replace it with {array.name}")
+    """Refuse to overwrite a file of labels, unless it belongs to the array that is replaced."""
+    labels = labels_of(array)
+    if os.path.lexists(labels) and not _are_labels(labels, array):
+        raise UserError(f"{labels} already exists; choose another --out, or add --overwrite to replace it with {array.name}")
 
 
-def _are_labels(beside: Path, array: Path) -> bool:
-    """Return whether a file has labels of Reverie, numbered from 0, one for each datum of an array."""
+def _are_labels(labels: Path, array: Path) -> bool:
+    """Return whether a file contains labels of Reverie, numbered from 0, one for each datum of an array."""
     try:
-        with own_file(beside.parent, beside.name).open(newline="", encoding="utf-8") as file:
+        with own_file(labels.parent, labels.name).open(newline="", encoding="utf-8") as file:
             first, *rows = (row[:1] for row in csv.reader(file))
         count = len(np.load(own_file(array.parent, array.name), mmap_mode="r"))
         return first == ["index"] and rows == [[str(k)] for k in range(count)]

@@ -25,16 +25,16 @@ CONDITION_OPTIONS = ("prompt", "negative_prompt", "condition", "condition_image"
 
 
 def read_prompt(text: str) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """Return the parts of a prompt and their weights: `a seven::1.5, slanted::-0.5`, or a text as it is, of weight 1."""
+    """Return the parts of a prompt and their weights: `a seven::1.5, slanted::-0.5`, or the whole text with weight 1."""
     if "::" not in text:
         return (text,), (1.0,)
     parts, rest = [], text
     while rest.strip():
-        found = PART.match(rest)
-        if found is None:
+        match = PART.match(rest)
+        if match is None:
             raise UserError(f"cannot parse the prompt {text[:200]!r}; weight its parts like 'a seven::1.5, slanted::-0.5'")
-        parts.append((found[1].strip(), float(found[2])))
-        rest = rest[found.end() :]
+        parts.append((match[1].strip(), float(match[2])))
+        rest = rest[match.end() :]
     if len(parts) > MAX_PARTS:
         raise UserError(f"at most {MAX_PARTS} prompts can be composed, got {len(parts)}")
     weights = tuple(check_scale(weight, f"the weight of {part[:60]!r}") for part, weight in parts)
@@ -67,7 +67,7 @@ def has_condition(options: Mapping[str, Any]) -> bool:
 def composition_weights(options: Mapping[str, Any]) -> tuple[float, ...]:
     """Return the weights of the `condition_vectors`.
 
-    The negative prompt takes the place of the null condition: s c + (1 - s) a for a scale s is, in the form of
+    The negative prompt replaces the null condition: s c + (1 - s) a for a scale s is, in the form of
     `ClassifierFree`, a weight of (1 - s) / s.
     """
     prompt, negative = options.get("prompt"), options.get("negative_prompt")
@@ -118,16 +118,16 @@ def condition_vectors(form: ConditionForm, options: Mapping[str, Any], fit: str)
 
 
 def negative_prompt(form: ConditionForm, prompt: str, negative: str) -> str:
-    """Return the text that guidance moves away from: the prompt plus the negative prompt, or that alone if both are too long.
+    """Return the text that guidance moves away from: prompt and negative prompt, or only the latter if both are too long.
 
-    A model of a small dataset knows whole captions: the difference of "a thin seven slanted" and "a thin seven" is clearer than
-    "slanted" alone.
+    A model of a small dataset learns whole captions: the difference between "a thin seven slanted" and "a thin seven" is
+    clearer than "slanted" alone.
     """
-    both = f"{prompt} {negative}"
-    return both if form.tokens(both)[1] else negative
+    joined = f"{prompt} {negative}"
+    return joined if form.tokens(joined)[1] else negative
 
 
 def _picture(image: str | Path | np.ndarray, shape: tuple[int, int, int], fit: str) -> Tensor:
-    found = read_picture(image, shape, "image", fit)
-    found.warn_if_resized()
-    return torch.from_numpy(found.x)
+    picture = read_picture(image, shape, "image", fit)
+    picture.warn_if_resized()
+    return torch.from_numpy(picture.x)

@@ -28,7 +28,7 @@ from reverie.runs.writing import Interrupted, write_label_rows
 
 @dataclass(frozen=True)
 class ImageFiles(Sequence[Path]):
-    """The paths of numbered images and files beside them, created lazily, as there may be millions."""
+    """The paths of numbered images and other files, created lazily, as there may be millions."""
 
     folder: Path
     manifest: Manifest
@@ -52,12 +52,12 @@ class ImageFiles(Sequence[Path]):
 
 def request_hash(run: Run, n: int, first: int, options: Options) -> str:
     """Return a hash of the request, including the weights of the run."""
-    plain = {key: _plain(value) for key, value in options.items() if value is not None}
+    plain = {key: _as_text(value) for key, value in options.items() if value is not None}
     request = {"run": identity(run), "n": n, "first": first, "batch": run.batch_size(), "options": plain}
     return hashlib.sha256(json.dumps(request, sort_keys=True).encode()).hexdigest()
 
 
-def _plain(value: object) -> str:
+def _as_text(value: object) -> str:
     return hashlib.sha256(value.tobytes()).hexdigest() if isinstance(value, np.ndarray) else str(value)
 
 
@@ -98,27 +98,27 @@ def sample_to_folder(
     if resumes:
         for name in temporary_files(folder, manifest):
             own_file(folder, name).unlink(missing_ok=True)
-    if before := int(done.sum()):
-        notify(f"resuming: {before:,} of {n:,} images are in {folder}")
+    if finished := int(done.sum()):
+        notify(f"resuming: {finished:,} of {n:,} images are in {folder}")
     missing = [k for k in range(run.batch_count(n)) if not done[k * size : (k + 1) * size].all()]
-    started, made = resumes, list[Path]()
+    started, created = resumes, list[Path]()
     try:
         for number, batch in run.numbered(n, first, missing, on_progress, options):
             if not started:  # options may be refused until the first batch
-                started, made = True, make_folder(folder)
+                started, created = True, make_folder(folder)
                 for name in earlier:
                     own_file(folder, name).unlink(missing_ok=True)
                 write_manifest(folder, manifest)
-            _put(batch, number * size, folder, manifest, done)
+            _write_missing(batch, number * size, folder, manifest, done)
     except KeyboardInterrupt:
         if not done.any():
-            _clear(folder, made, started)
+            _discard_output(folder, created, started)
             raise Interrupted("no image was finished") from None
         _write_labels(run, folder, first, done, options)
         raise Interrupted(f"{int(done.sum()):,} of {n:,} images are in {folder}; run the same command to resume") from None
     except UserError as error:
         if not done.any():
-            _clear(folder, made, started)
+            _discard_output(folder, created, started)
             raise
         raise UserError(
             f"{error}; {int(done.sum()):,} of {n:,} images are in {folder}; run the same command to resume"
@@ -128,7 +128,7 @@ def sample_to_folder(
     return ImageFiles(folder, manifest, tuple(_write_labels(run, folder, first, done, options)))
 
 
-def _put(batch: Samples, start: int, folder: Path, manifest: Manifest, done: np.ndarray) -> None:
+def _write_missing(batch: Samples, start: int, folder: Path, manifest: Manifest, done: np.ndarray) -> None:
     """Write the missing images of a batch."""
     for k, image in enumerate(batch.x, start):
         if not done[k]:
@@ -139,11 +139,11 @@ def _put(batch: Samples, start: int, folder: Path, manifest: Manifest, done: np.
             done[k] = True
 
 
-def _clear(folder: Path, made: Sequence[Path], started: bool) -> None:
+def _discard_output(folder: Path, created: Sequence[Path], started: bool) -> None:
     """Remove manifest and folders if no image was finished."""
     if started:
         own_file(folder, MANIFEST).unlink(missing_ok=True)
-        remove_empty(made)
+        remove_empty(created)
 
 
 def _write_labels(run: Run, folder: Path, first: int, done: np.ndarray, options: Options) -> list[Path]:

@@ -49,7 +49,7 @@ from reverie.runs.sampling_options import Options, check_count, check_first
 from reverie.runs.trained import TrainedRun
 from reverie.runs.weights import read_weights
 
-BATCH_VALUES = 2**17  # size of a sampled batch, or of its latents; larger batches than 64 of 28 x 28 are not faster
+BATCH_VALUES = 2**17  # values of a sampled batch or of its latents; batches of more than 64 images of 28 x 28 are not faster
 MAX_HELD = 8  # largest number of tokens that are buffered until they form complete characters
 
 
@@ -58,8 +58,8 @@ def concatenate(parts: Sequence[np.ndarray]) -> np.ndarray:
     widest = max(part.shape[-1] for part in parts)
     if all(part.shape[-1] == widest for part in parts):
         return np.concatenate(parts)
-    none = ((0, 0),) * (parts[0].ndim - 1)
-    return np.concatenate([np.pad(p, (*none, (0, widest - p.shape[-1])), constant_values=END_OF_TEXT) for p in parts])
+    unpadded = ((0, 0),) * (parts[0].ndim - 1)
+    return np.concatenate([np.pad(p, (*unpadded, (0, widest - p.shape[-1])), constant_values=END_OF_TEXT) for p in parts])
 
 
 @dataclass
@@ -177,7 +177,7 @@ class Run(TrainedRun):
                     " sample with --autoguidance 1, or train it again"
                 )
             model = read_weights(self.path, self.config, folder.EARLY_FILE)
-            if isinstance(model, Diffusion) and isinstance(self.model, Diffusion):  # a learned schedule was different then
+            if isinstance(model, Diffusion) and isinstance(self.model, Diffusion):  # a learned schedule has changed since
                 model.denoiser.schedule = self.model.denoiser.schedule
             self._early = model.to(self.model.device).eval()
         return self._early
@@ -229,7 +229,7 @@ class Run(TrainedRun):
             yield number, self.numbered_batch(n, first, number, on_progress, options)
 
     def numbered_batch(self, n: int, first: int, number: int, on_progress: OnProgress | None, options: Options) -> Samples:
-        """Sample one batch, which is a function of its number, bit for bit."""
+        """Sample one batch, which depends only on its number, bit for bit."""
         done = number * self.batch_size()
         return self._sample_batch(min(self.batch_size(), n - done), first, done, n, on_progress, options)
 
@@ -243,15 +243,15 @@ class Run(TrainedRun):
         on_progress: OnProgress | None = None,
         **options: Unpack[Options],
     ) -> Samples:
-        """Sample data first .. first + n - 1 of the seed in user units: `run.sample(1, first=7)` is the eighth alone.
+        """Sample data first .. first + n - 1 of the seed in user units: `run.sample(1, first=7)` is the eighth.
 
         film: sample in one batch and keep the frames; on_progress: called with ("sampling", done, n).
         """
         if film:
             check_first(first)
             check_film(n, self.config.data.shape)
-            kept: list[tuple[float, np.ndarray, np.ndarray]] = []
-            return replace(self._sample_batch(n, first, 0, n, on_progress, options, kept), film=tuple(kept))
+            frames: list[tuple[float, np.ndarray, np.ndarray]] = []
+            return replace(self._sample_batch(n, first, 0, n, on_progress, options, frames), film=tuple(frames))
         parts = list(self.batches(n, first, on_progress=on_progress, **options))
         labels = [name for part in parts for name in part.labels or ()] or None
         titles = labels if parts[0].titles is not None else None
@@ -259,9 +259,9 @@ class Run(TrainedRun):
 
     def _sample_batch(
         self, n: int, first: int, done: int, of: int, on_progress: OnProgress | None, options: Options,
-        kept: list[tuple[float, np.ndarray, np.ndarray]] | None = None,
+        film: list[tuple[float, np.ndarray, np.ndarray]] | None = None,
     ) -> Samples:  # fmt: skip
-        """Sample a batch of n data, after the `done` before, of `of` data from number `first` on; append its frames to `kept`.
+        """Sample a batch of n data; `done` of `of` data, from number `first` on, precede it.  Appends its frames to `film`.
 
         Progress within a batch counts the completed share of its steps.
         """
@@ -269,8 +269,8 @@ class Run(TrainedRun):
         with few_threads_when_busy() as adapt_threads:
             for frame in self.frames(n, first, **options):
                 adapt_threads()
-                if kept is not None and (frame.i * FILM_FRAMES >= len(kept) * frame.of or frame.i == frame.of - 1):
-                    kept.append((float(frame.t), self.decode(frame.x), self.decode(frame.x0)))
+                if film is not None and (frame.i * FILM_FRAMES >= len(film) * frame.of or frame.i == frame.of - 1):
+                    film.append((float(frame.t), self.decode(frame.x), self.decode(frame.x0)))
                 if on_progress:
                     on_progress("sampling", done + n * (frame.i + 1) // frame.of, of)
                 last = frame
@@ -279,8 +279,8 @@ class Run(TrainedRun):
     def as_samples(self, x: np.ndarray, first: int, options: Options) -> Samples:
         """Return samples from number `first` of the seed on, with their labels or conditions."""
         names = self.names(self.condition(options, len(x), first), options)
-        each = self.config.data.condition is not None and not has_condition(options)  # each sample has its own condition
-        titles = names if each or self.is_each_label(options.get("label")) else None
+        has_own = self.config.data.condition is not None and not has_condition(options)  # each sample has its own condition
+        titles = names if has_own or self.is_each_label(options.get("label")) else None
         return Samples(x, names, titles=titles, **self._form)
 
     @property
@@ -302,18 +302,18 @@ class Run(TrainedRun):
         given, done = options.get("length"), 0
         length = model.shape[0] if given is None else given
         yield options.get("prompt") or ""
-        held = list[int]()
+        tokens = list[int]()
         for frame in self.frames(1, first, **options):
             token = int(frame.x0[0, -1])
-            held.append(token)
-            piece = model.tokenizer.decode(k for k in held if k >= 0)
-            whole = not piece.endswith("\ufffd") or len(held) > MAX_HELD
-            if whole or frame.i + 1 == frame.of:
-                piece, held = piece[: length - done], []
+            tokens.append(token)
+            piece = model.tokenizer.decode(k for k in tokens if k >= 0)
+            is_complete = not piece.endswith("\ufffd") or len(tokens) > MAX_HELD
+            if is_complete or frame.i + 1 == frame.of:
+                piece, tokens = piece[: length - done], []
                 done += len(piece)
                 yield piece
 
-    def _answered(self, model: PairModel, first: int, options: Options) -> Iterator[str]:
+    def _answer_pieces(self, model: PairModel, first: int, options: Options) -> Iterator[str]:
         """Yield an answer in pieces; without a prompt, the source first."""
         check_first(first)
         has_source, done = options.get("prompt") is not None, 0
@@ -348,5 +348,5 @@ def load(path: str | Path, device: str = "auto") -> Run:
     """Open a run folder: `reverie.load("runs/spiral").sample(2000)`."""
     path = Path(path)
     config = folder.read_config(path)
-    where = choose_device(device)
-    return Run(config, read_weights(path, config).to(where).eval(), path)
+    target = choose_device(device)
+    return Run(config, read_weights(path, config).to(target).eval(), path)

@@ -46,7 +46,7 @@ def describe_samples(x: np.ndarray) -> str:
 
 @dataclass(frozen=True, repr=False)
 class Samples:
-    """Samples in user units with their labels, and the frames of their trajectory if kept.
+    """Samples in user units with their labels, and the frames of their trajectory, if requested.
 
     x: float32: points (N, D), images (N, H, W) or (N, H, W, C) in [0, 1], series (N, T, C); texts as character
     codes (N, L), see `reverie.data.text_windows`, or pairs of source and target (N, 2, L); series, text, paired: whether x is

@@ -18,11 +18,11 @@ class Options(TypedDict, total=False):
 
     label: a label, "all" for each in turn, or a weighted sum such as "6:1.5,8:-1"; prompt: a text, or a weighted sum such as
     "a seven::1.5, slanted::-0.5"; negative_prompt: a text that guidance moves away from; condition: numbers by name,
-    "angle=0.5"; condition_image: an image, each for a model that was trained with it; guidance: scale, 1 is none;
+    "angle=0.5"; condition_image: an image (each of these for models that were trained with it); guidance: scale, 1 is none;
     guidance_interval: times with guidance, "LOW,HIGH"; guidance_rescale, classifier_guidance: see
-    `reverie.diffusion.guidance`, 0 is none; autoguidance: scale, 1 is none, None that of the training; precision: "fp32", or
+    `reverie.diffusion.guidance`, 0 is none; autoguidance: scale, 1 is none, None the default of the run; precision: "fp32", or
     "bf16" for speed and slightly different images, None the faster on this device; seed: image k of a seed is always the same.
-    Of text: prompt: the text to continue or to answer; temperature: of the softmax, 0 is greedy, by default 1, for answers 0;
+    For text: prompt: the text to continue or to answer; temperature: of the softmax, 0 is greedy, default 1, or 0 for answers;
     top_k, top_p: only the k most likely tokens, or the fewest with probability p; length: limit in characters; beams: width of
     the beam search.
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 EVERY = 10.0  # seconds between progress lines without a terminal
 FRESH = 1.25  # the held-out loss is shown up to this multiple of the step of its check
-FINISHING = 3.0  # seconds of the final stages from which each is logged without a terminal
+FINISHING = 3.0  # without a terminal, stages are logged while more seconds than this are left
 MAX_ITEMS = 32  # largest number of items in a line of a table
 NOTE = 74  # width limit of a progress note, to fit 80 columns with a bar or percentage
 
@@ -35,10 +35,10 @@ def is_interactive() -> bool:
 
 def format_duration(seconds: float) -> str:
     """Format a duration: 8 s, 3:20, 1:02:03."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    hours, rest = divmod(whole, 3600)
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    hours, rest = divmod(total, 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60}:{rest % 60:02d}"
 
 
@@ -46,7 +46,7 @@ def progress_note(step: Step, check: Step | None) -> str:
     """Format the progress of a training in at most NOTE columns.
 
     check: the last check, whose losses on training and held-out data, or held-out NLL, replace the loss of the steps, which is
-    over other noise levels.
+    measured at other noise levels.
     """
     metric = f"loss {step.loss or 0:.4g}"
     if check is not None:
@@ -63,10 +63,10 @@ def plain(value: Any) -> str:
         case float():
             return f"{value:.4g}"
         case dict():
-            return _few([f"{visible(str(k))} {plain(v)}" for k, v in value.items()], ", ")
+            return _join_items([f"{visible(str(k))} {plain(v)}" for k, v in value.items()], ", ")
         case list() | tuple():
             joint = "; " if any(isinstance(v, dict) for v in value) else ", "
-            return _few([plain(v) for v in value], joint)
+            return _join_items([plain(v) for v in value], joint)
         case None:
             return "unknown"
         case bool():
@@ -77,8 +77,8 @@ def plain(value: Any) -> str:
             return visible(str(value))
 
 
-def _few(words: list[str], joint: str) -> str:
-    """Join words, of many only the first; --json has all."""
+def _join_items(words: list[str], joint: str) -> str:
+    """Join words, at most MAX_ITEMS; --json prints all."""
     rest = [f"and {len(words) - MAX_ITEMS:,} more"] if len(words) > MAX_ITEMS + 1 else []
     return joint.join(words[: MAX_ITEMS if rest else None] + rest) or "none"
 
@@ -104,14 +104,16 @@ class Screen:
             print(visible(text, lines=True))
 
     def table(self, values: Mapping[str, Any]) -> None:
-        """Print named values, one per line, and lists of sentences with one line each."""
+        """Print named values, one per line, and lists of sentences, one sentence per line."""
         width = max(map(len, values), default=0)
 
-        def formatted(value: Any) -> str:
+        def format_value(value: Any) -> str:
             sentences = isinstance(value, list) and any(isinstance(v, str) and v.count(" ") > 2 for v in value)
             return f"\n{'':<{width}}  ".join(map(plain, value)) if sentences else plain(value)
 
-        self.result(values, "\n".join(f"{key.replace('_', ' '):<{width}}  {formatted(value)}" for key, value in values.items()))
+        self.result(
+            values, "\n".join(f"{key.replace('_', ' '):<{width}}  {format_value(value)}" for key, value in values.items())
+        )
 
     def _bar(self, *columns: ProgressColumn) -> Progress:
         default = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[note]}"), TimeElapsedColumn())
@@ -124,7 +126,7 @@ class Screen:
 
         budget: the time of the command, whose final stages and omissions are shown.
         """
-        held: Step | None = None
+        check: Step | None = None
         logged = time.monotonic()
         width = max(5, min(40, self.console.width - NOTE - 1))
         with self._bar(BarColumn(width), TextColumn("{task.fields[note]}")) as bar:
@@ -142,15 +144,15 @@ class Screen:
                 budget.on_stage = finishing
             for step in steps:
                 if step.stage != stage:
-                    stage, held = step.stage, None
+                    stage, check = step.stage, None
                     bar.console.print(f"{stage}:", markup=False) if self.is_verbose else None
                 for finding in step.findings:
                     bar.console.print(visible(f"doctor: {finding}"), markup=False) if self.is_verbose else None
                 if step.loss is None:
                     continue
-                held = step if step.held_out is not None else held
-                fresh = held is not None and step.i <= FRESH * held.i
-                note = progress_note(step, held if fresh else None)
+                check = step if step.held_out is not None else check
+                is_recent = check is not None and step.i <= FRESH * check.i
+                note = progress_note(step, check if is_recent else None)
                 bar.update(task, completed=step.fraction, note=note)
                 if bar.disable and (time.monotonic() - logged > EVERY or (step.fraction >= 1 and step.seconds > EVERY)):
                     logged = time.monotonic()

@@ -18,7 +18,7 @@ Number = Annotated[float, Field(ge=-1e39, le=1e39)]  # the range of float32
 Levels = Annotated[list[Number], Field(min_length=T_RANGES, max_length=T_RANGES)]
 
 
-OF_A_CHECK = frozenset(
+CHECK_KEYS = frozenset(
     {"unit", "held_out_levels", "train_loss", "train_levels", "raw_held_out", "appearance"}
 )  # in addition to held_out
 
@@ -36,13 +36,13 @@ def _finite(value: Any) -> bool:
 class Step:
     """A report after step i: the mean training loss since the last report, and the metrics of a check if there was one.
 
-    held_out: held-out loss of the EMA weights, or NLL in `unit`, as then all figures compared with it; held_out_levels: the
-    held-out loss in four equal ranges of t, from little noise to much; noise_error_levels: mean squared error of the predicted
+    held_out: held-out loss of the EMA weights, or NLL in `unit`, the unit of all figures compared with it; held_out_levels: the
+    held-out loss in four equal ranges of t, by increasing noise; noise_error_levels: mean squared error of the predicted
     noise in these ranges; train_loss, train_levels: the same loss as held_out on training data; raw_held_out: held-out loss of
-    the raw weights; preview_score: see `reverie.training.previews`; optimum_levels: the least training loss of any model;
+    the raw weights; preview_score: see `reverie.training.previews`; optimum_levels: the minimum training loss of any model;
     linear_levels: the loss of the best linear filter; appearance: previews relative to data, see `reverie.data.appearance`;
     waited: share of the time without a processor, see `reverie.base.busy`; others: further metrics of the family; findings: new
-    ones; active: names of the checks with a finding.
+    problems; active: names of the checks with a finding.
     """
 
     i: int
@@ -85,7 +85,7 @@ class Step:
             own = {key: value for key, value in asdict(self).items() if key not in ("findings", "others", "stage")}
             row = {key: value for key, value in {**self.others, **own}.items() if value not in (None, ()) and _finite(value)}
             if "held_out" not in row:
-                row = {key: value for key, value in row.items() if key not in OF_A_CHECK}
+                row = {key: value for key, value in row.items() if key not in CHECK_KEYS}
             if "held_out_levels" not in row:
                 row.pop("train_levels", None)
             if "loss" in row:
@@ -123,7 +123,7 @@ class StepRow(BaseModel):
     @model_validator(mode="after")
     def _whole(self) -> StepRow:
         present = self.model_fields_set
-        if present & OF_A_CHECK and "held_out" not in present:
+        if present & CHECK_KEYS and "held_out" not in present:
             raise ValueError("metrics of a check without held_out")
         if "train_levels" in present and "held_out_levels" not in present:
             raise ValueError("train_levels without held_out_levels")
@@ -139,8 +139,8 @@ def report(
     i: int, fraction: float, seconds: float, per_second: float, loss: float, learning_rate: float, figures: Mapping[str, Any],
     waited: float | None = None, finishing: float = 0.0,
 ) -> Step:  # fmt: skip
-    """Return the report of a step with the metrics of a check, common ones and those of the family."""
-    known = {f.name for f in fields(Step)}
-    own = {key: value for key, value in figures.items() if key in known}
-    others = {key: value for key, value in figures.items() if key not in known}
+    """Return the report of a step with the metrics of a check, including those of the family."""
+    names = {f.name for f in fields(Step)}
+    own = {key: value for key, value in figures.items() if key in names}
+    others = {key: value for key, value in figures.items() if key not in names}
     return Step(i, fraction, seconds, per_second, loss, learning_rate, waited=waited, others=others, finishing=finishing, **own)

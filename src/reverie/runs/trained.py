@@ -30,7 +30,7 @@ LABEL_DRAW = 2**30  # index into the random stream of each sample that determine
 
 @dataclass
 class TrainedRun:
-    """A trained model with its folder.  changes: applied since training, such as "adapter runs/hoda:0.7"."""
+    """A trained model with its folder.  changes: modifications since training, such as "adapter runs/hoda:0.7"."""
 
     config: Config
     model: Model
@@ -83,33 +83,39 @@ class TrainedRun:
 
         what: the name of the capability in the message.
         """
-        able = ", ".join(name for name, family in FAMILIES.items() if capability in family.capabilities) or "diffusion"
+        supporting = ", ".join(name for name, family in FAMILIES.items() if capability in family.capabilities) or "diffusion"
         return UserError(
             f"{self.path} is a run of the family {self.config.family.name}, which cannot {what or capability};"
-            f" families that can: {able}"
+            f" families that can: {supporting}"
         )
 
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Refuse unknown sampling options, and options that the family of the run does not have."""
-        every = {**OPTIONS, **TEXT_OPTIONS}
-        known = {**every, **dict.fromkeys(("label", "seed", *CONDITION_OPTIONS))}
-        if wrong := sorted(set(options) - set(known)):
-            raise unknown(wrong[0], Options.__annotations__, "option of sampling")
-        mine = self.config.model_family.options
+        defaults = {**OPTIONS, **TEXT_OPTIONS}
+        known = {**defaults, **dict.fromkeys(("label", "seed", *CONDITION_OPTIONS))}
+        if invalid := sorted(set(options) - set(known)):
+            raise unknown(invalid[0], Options.__annotations__, "option of sampling")
+        supported = self.config.model_family.options
         if "captions" in self.config.model_family.capabilities:  # which `condition` reads
-            every.pop("prompt")
+            defaults.pop("prompt")
         for key, value in options.items():
-            if key in every and key in TEXT_OPTIONS and key in mine and self.kind not in WRITTEN and value != TEXT_OPTIONS[key]:
+            if (
+                key in defaults
+                and key in TEXT_OPTIONS
+                and key in supported
+                and self.kind not in WRITTEN
+                and value != TEXT_OPTIONS[key]
+            ):
                 raise UserError(f"--{key.replace('_', '-')} is for text, and {self.path} is a run of {self.kind}; omit it")
-            if key in every and key not in mine and value != every[key]:
-                able = ", ".join(name for name, family in FAMILIES.items() if key in family.options)
+            if key in defaults and key not in supported and value != defaults[key]:
+                supporting = ", ".join(name for name, family in FAMILIES.items() if key in family.options)
                 raise UserError(
                     f"{self.path} is a run of the family {self.config.family.name}, which has no --{key.replace('_', '-')};"
-                    f" families that have: {able}"
+                    f" families that have: {supporting}"
                 )
 
     def labels(self, label: str | None, n: int, seed: int, first: int = 0) -> Tensor | None:
-        """Return the labels of n samples from number `first` on: one label, "all" in turn, or with the frequencies of the data.
+        """Return the labels of n samples from number `first` on: one label, "all" in turn, or random by frequency.
 
         Returns (n,), or (n, K) where K labels are composed.
         """
@@ -137,8 +143,10 @@ class TrainedRun:
         form, label, seed = self.config.data.condition, options.get("label"), options.get("seed", 0)
         if form is None:
             if any(options.get(key) is not None for key in CONDITION_OPTIONS if key not in self.config.model_family.options):
-                having, do = ("labels", "give --label") if self.config.data.labels else (f"{self.kind} alone", "omit it")
-                raise UserError(f"the run {self.path} was trained with {having}, so it has no other conditions; {do}")
+                conditions, advice = (
+                    ("labels", "give --label") if self.config.data.labels else (f"{self.kind} alone", "omit it")
+                )
+                raise UserError(f"the run {self.path} was trained with {conditions}, so it has no other conditions; {advice}")
             return self.labels(label, n, seed, first)
         if label is not None:
             raise UserError(f"the run {self.path} was trained without labels; use --prompt instead of --label")

@@ -1,4 +1,4 @@
-"""The weights of a run, with the settings of their model, which are validated on reading."""
+"""The weights of a run, stored with the settings of their model, which are validated on reading."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ADVICE = "; restore it or train the run again"
 class WeightsMetadata(ConfigSection):
     """The metadata of weights: shape of the data, a hash of their labels or conditions, and the table [family].
 
-    Excludes settings that training determines at its end.  ended: the step at which the training ended, 0 before, None in
-    older files.
+    Excludes settings that are determined at the end of training.  ended: the step at which the training ended, 0 before, None
+    in older files.
     """
 
     format: Literal[1] = 1

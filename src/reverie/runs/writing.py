@@ -70,7 +70,7 @@ def _write_folder(batches: Iterable[Samples], n: int, folder: Path, overwrite: b
 
 def _write_array(batches: Iterable[Samples], n: int, path: Path) -> list[Path]:
     labels: list[str] = []
-    done, kept = 0, _free_name(path.with_suffix(".partial.npy"))
+    done, partial = 0, _free_name(path.with_suffix(".partial.npy"))
     with atomic(path) as temporary:
         try:
             with temporary.open("wb") as array:
@@ -78,7 +78,7 @@ def _write_array(batches: Iterable[Samples], n: int, path: Path) -> list[Path]:
                     if not done:
                         shape = batch.x.shape[1:]
                         _write_header(array, (n, *shape))
-                        begin = array.tell()
+                        start = array.tell()
                     array.write(batch.x.astype("<f4").tobytes())
                     labels += batch.labels or ()
                     done += len(batch)
@@ -87,11 +87,11 @@ def _write_array(batches: Iterable[Samples], n: int, path: Path) -> list[Path]:
                 raise Interrupted("no sample was finished") from None
             with temporary.open("rb+") as array:
                 _write_header(array, (done, *shape))
-                array.truncate(begin + 4 * done * math.prod(shape))
-            with atomic(kept) as place:
-                temporary.replace(place)
-            _write_labels(labels[:done], labels_of(kept))
-            raise Interrupted(f"the first {done:,} of {n:,} samples are in {kept}") from None
+                array.truncate(start + 4 * done * math.prod(shape))
+            with atomic(partial) as target:
+                temporary.replace(target)
+            _write_labels(labels[:done], labels_of(partial))
+            raise Interrupted(f"the first {done:,} of {n:,} samples are in {partial}") from None
         _check_count(done, n)
     return [path, *_write_labels(labels, labels_of(path))]
 
@@ -113,12 +113,12 @@ def as_text(label: str) -> str:
 
 
 def _write_labels(labels: Sequence[str], path: Path) -> list[Path]:
-    """Write labels beside the samples; without labels, remove those of earlier samples."""
+    """Write labels next to the samples; without labels, remove those of earlier samples."""
     return write_label_rows(enumerate(labels), path)
 
 
 def write_label_rows(labels: Iterable[tuple[int, str]], path: Path) -> list[Path]:
-    """Write labels with the numbers of their samples, as `_write_labels`."""
+    """Write labels with the numbers of their samples; see `_write_labels`."""
     rest = iter(labels)
     if not (first := list(islice(rest, 1))):
         path.unlink(missing_ok=True)

@@ -1,8 +1,8 @@
-// The one hot loop, written as WebAssembly: C += A B in blocks of 4 x 8 with vectors of four floats.
-// A: m / 4 blocks of k columns of 4 numbers; B: k rows of n; C: m rows of n; m a multiple of 4, n of 8.  All are byte addresses.
+// The performance-critical loop as WebAssembly: C += A B in blocks of 4 x 8 with vectors of four floats.
+// A: m / 4 blocks of k columns of 4 numbers; B: k rows of n; C: m rows of n; m is a multiple of 4, n of 8.  A, B and C are byte addresses.
 
 function assemble() {
-  const number = (n) => { // LEB128, as WebAssembly writes whole numbers
+  const number = (n) => { // LEB128, the encoding of integers in WebAssembly
     const bytes = [];
     do { bytes.push((n & 127) | (n > 127 ? 128 : 0)); n >>>= 7; } while (n);
     return bytes;
@@ -44,7 +44,7 @@ function assemble() {
     ]),
     0x0b,
   ];
-  const locals = [2, 7, 0x7f, 11, 0x7b]; // seven whole numbers, eleven vectors
+  const locals = [2, 7, 0x7f, 11, 0x7b]; // seven integers, eleven vectors
   const code = [...locals, ...body];
   return new Uint8Array([
     0, 0x61, 0x73, 0x6d, 1, 0, 0, 0,

@@ -1,5 +1,5 @@
 // The networks of reverie/nets for one image, or for a batch of points, on the memory of the kernel.
-// A map is {at, c, h, w}: c planes of h x w floats from place `at` on.  Points are a map of D channels, one column for each.
+// A map is {at, c, h, w}: c planes of h x w floats from offset `at` on.  Points are a map of D channels, one column for each.
 
 const LEVEL_SCALE = 20, LEVEL_LIMIT = 14, EPSILON = 1e-5;
 const silu = (x) => x / (1 + Math.exp(-x));
@@ -52,7 +52,7 @@ class Layers {
     return this.packed.get(name);
   }
 
-  prepare() { // weights come below the memory that each evaluation releases
+  prepare() { // weights are stored below the memory that each evaluation releases
     for (const name of Object.keys(this.tensors)) {
       const { shape } = this.tensors[name];
       if (!name.startsWith(this.prefix) || !name.endsWith(".weight") || shape.length < 2) continue;
@@ -101,7 +101,7 @@ class Layers {
     return { at: this.product(matrix, at, n, wide, this.bias(name)), c: matrix.rows, h, w };
   }
 
-  grow(name, x) { // a transposed convolution of 2 x 2 with stride 2: four places from each
+  grow(name, x) { // a transposed convolution of 2 x 2 with stride 2: each pixel becomes four
     const matrix = this.weights(name, true), c = matrix.rows / 4, bias = this.bias(name);
     const from = this.product(matrix, x.at, x.h * x.w, x.h * x.w, null);
     const at = this.memory.take(4 * c * x.h * x.w), f = this.memory.floats;

@@ -1,7 +1,7 @@
-// Seeded noise, number for number that of reverie/base/noise.py: SplitMix64 on halves of 32 bits, then Box-Muller.
+// Seeded noise, identical to that of reverie/base/noise.py: SplitMix64 on halves of 32 bits, then Box-Muller.
 
 const STEP = [0x9e3779b9, 0x7f4a7c15], FIRST = [0xbf58476d, 0x1ce4e5b9], SECOND = [0x94d049bb, 0x133111eb];
-let high = 0, low = 0; // the number that the functions below work on
+let high = 0, low = 0; // the 64-bit number that the functions below modify
 
 function multiply([bh, bl]) {
   const a0 = low & 0xffff, a1 = low >>> 16, b0 = bl & 0xffff, b1 = bl >>> 16;

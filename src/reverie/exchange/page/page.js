@@ -9,7 +9,7 @@ const [channels, height, width] = model.shape, dark = matchMedia("(prefers-color
 const INKS = ["#2459b8", "#d1495b", "#2e8b57", "#b07d1a", "#7a4fb5", "#1a8fa3", "#c2578f", "#6b7a1f"];
 const BRIGHT = ["#7fb0ff", "#ff8795", "#6fd39b", "#f0c060", "#c3a1ff", "#5fd4e6", "#ff9fd0", "#c9d86a"]; // on a dark background
 const ink = (label) => (dark.matches ? BRIGHT : INKS)[Math.max(label, 0) % INKS.length];
-const LABEL_DRAW = 2 ** 30; // index of the draw in each image's own stream that selects its label
+const LABEL_DRAW = 2 ** 30; // index of the draw in the random stream of each image that selects its label
 
 // Up to four workers with a copy of the model each; jobs are distributed in turn.
 const workers = [], listeners = new Map();

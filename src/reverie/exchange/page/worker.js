@@ -1,5 +1,5 @@
 // Samples the jobs of the page: {id, seed, members, label, cluster, rows, guidance, autoguidance, known, values}.
-// members: numbers of the images or points of the job; label, cluster: -1 is none; known: 1 where `values` are kept.
+// members: indices of the images or points of the job; label, cluster: -1 is none; known: 1 where `values` are given.
 
 let model, networks, stopped = -1;
 const pause = new MessageChannel(), waiting = [];
