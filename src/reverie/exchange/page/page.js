@@ -102,7 +102,7 @@ function labelOf(seed, member) {
   return weightedChoice(model.label_counts, seed, member, LABEL_DRAW);
 }
 
-// An index with probabilities in proportion to the counts, from the member's own random stream; -1 if all are 0.
+// A random index with probabilities proportional to the counts, from the random stream of the member; -1 if all are 0.
 function weightedChoice(counts, seed, member, draw) {
   splitMix(seed, member, 0, 1);
   splitMix(high, low, draw, 1);
@@ -114,8 +114,8 @@ function weightedChoice(counts, seed, member, draw) {
 // The cluster of each member, with its frequency given the label; the last cluster for labels without images.
 function clusterOf(seed, member, label) {
   if (!model.clusters) return -1;
-  const counts = model.clusters.counts[Math.max(label, 0)], found = weightedChoice(counts, seed, member, model.clusters.draw);
-  return found < 0 ? counts.length - 1 : found;
+  const counts = model.clusters.counts[Math.max(label, 0)], index = weightedChoice(counts, seed, member, model.clusters.draw);
+  return index < 0 ? counts.length - 1 : index;
 }
 
 function sample() {
@@ -127,11 +127,11 @@ function sample() {
   shown = 0; show();
   const started = performance.now();
   let finished = 0;
-  const id = newJobs((made) => {
-    const at = groups.findIndex((group) => group[0] === made.members[0]);
-    sampled.films[at][made.frame] = made;
+  const id = newJobs((update) => {
+    const index = groups.findIndex((group) => group[0] === update.members[0]);
+    sampled.films[index][update.frame] = update;
     shown = Math.max(...sampled.films.map((film) => film.length)) - 1;
-    if (made.frame === made.frames - 1) finished += 1;
+    if (update.frame === update.frames - 1) finished += 1;
     const evaluations = table().rows.length * (guided() ? 2 : 1) * (autoguided() !== 1 ? 2 : 1);
     $("status").textContent = finished < groups.length
       ? (points ? "sampling" : `${finished} of ${groups.length} finished`)
@@ -186,8 +186,8 @@ function stepsOfSampler() {
   options($("steps"), counts.map((n) => [String(n), String(n)]), String(counts.includes(model.steps) ? model.steps : counts[counts.length - 1]));
 }
 function chips() {
-  const made = [["data", "as in the data"], ["turn", "each in turn"], ...model.labels.map((name, k) => [k, name])];
-  const buttons = made.map(([value, text]) => {
+  const choices = [["data", "as in the data"], ["turn", "each in turn"], ...model.labels.map((name, k) => [k, name])];
+  const buttons = choices.map(([value, text]) => {
     const button = Object.assign(document.createElement("button"), { type: "button", textContent: text });
     button.setAttribute("aria-pressed", String(value === chosenLabel));
     if (points && value in model.labels) button.style.borderBottom = `3px solid ${ink(value)}`;

@@ -40,12 +40,12 @@ function refill() {
   $("variants").replaceChildren(...canvases);
   round += 1;
   let finished = 0;
-  const first = round * VARIANTS, id = newJobs((made) => {
-    const k = made.members[0] - first, canvas = canvases[k];
-    canvas.getContext("2d").putImageData(imageData(made.x0), 0, 0);
-    if (made.frame < made.frames - 1) return;
+  const first = round * VARIANTS, id = newJobs((update) => {
+    const k = update.members[0] - first, canvas = canvases[k];
+    canvas.getContext("2d").putImageData(imageData(update.x0), 0, 0);
+    if (update.frame < update.frames - 1) return;
     finished += 1;
-    const result = made.x0;
+    const result = update.x0;
     canvas.title = "Continue with this result";
     canvas.onclick = () => { easel.image = imageData(result); easel.mask.fill(0); showEasel(); };
     $("paint-status").textContent = finished < VARIANTS ? `${finished} of ${VARIANTS} finished` : "Click a result to continue with it.";
