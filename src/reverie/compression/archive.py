@@ -41,7 +41,7 @@ from reverie.runs.run import Run
 
 STEPS = 50
 MAX_BATCH = 64  # maximum batch size
-CHAIN_IMAGES = 8  # number of images that choose the chain
+CHAIN_IMAGES = 8  # number of images for which the chain is chosen
 BOUND_IMAGES = 64  # number of images for the continuous-time bound
 
 
@@ -71,7 +71,7 @@ def _in_units(model: Diffusion, bits: float) -> int:
 
 
 def _initial_stack(coder: ChainCoder, x: Tensor) -> tuple[Stack, int, int]:
-    """Return a stack with enough initial bits, the number of images in it, and their bytes if compressed by zlib, else 0."""
+    """Return a stack with enough initial bits, the number of its images, and their bytes (0 if not compressed by zlib)."""
     needed = initial_bits(coder.shape, coder.fineness)
     count, packed = 0, b""
     while 8 * len(packed) < needed and count < len(x):
@@ -79,12 +79,12 @@ def _initial_stack(coder: ChainCoder, x: Tensor) -> tuple[Stack, int, int]:
         packed = zlib.compress(x[:count].numpy().tobytes(), 9)
     if not coder.has_marginals:
         return stack_of(_words(packed), seal=True), count, len(packed)
-    stack, own = stack_of(_words(b"")), 0
-    while stack.num_valid_bits() < needed and own < len(x):
-        coder.push_plain(stack, to_unit_range(x[own]))
-        own += 1
-    if stack.num_valid_bits() * count <= 8 * len(packed) * own:
-        return stack, own, 0
+    stack, coded = stack_of(_words(b"")), 0
+    while stack.num_valid_bits() < needed and coded < len(x):
+        coder.push_plain(stack, to_unit_range(x[coded]))
+        coded += 1
+    if stack.num_valid_bits() * count <= 8 * len(packed) * coded:
+        return stack, coded, 0
     return stack_of(_words(packed), seal=True), count, len(packed)
 
 
@@ -99,8 +99,8 @@ def _check(run: Run, x: Tensor, steps: int) -> Diffusion:
     if run.config.data.labels and not run.diffusion_settings.label_dropout:
         raise UserError("compression needs an unconditional model; train the run with label_dropout")
     for part in x.split(512):
-        again = model.codec.decode(model.codec.encode(to_unit_range(part)))
-        if not torch.equal((255 * again).round().to(torch.uint8), part):
+        decoded = model.codec.decode(model.codec.encode(to_unit_range(part)))
+        if not torch.equal((255 * decoded).round().to(torch.uint8), part):
             raise UserError("the run's model cannot represent some values of these images, which its data never had")
     return model
 
@@ -111,56 +111,58 @@ def compress(
 ) -> Compressed:  # fmt: skip
     """Write images into a compressed file.
 
-    x: (N, C, H, W) uint8; names: of their files; steps, end: of the chain, see `chosen_chain`; seed: of the noise that chooses
-    the chain and estimates the bound.
+    x: (N, C, H, W) uint8; names: of their files; steps, end: of the chain, see `choose_chain`; seed: of the noise for choosing
+    the chain and for the bound.
     """
     out = check_file(out)
     model, start = _check(run, x, steps), time.monotonic()
     size = math.prod(model.shape)
     with deterministic():
-        few = to_unit_range(x[evenly_spaced_indices(len(x), CHAIN_IMAGES)]).to(model.device)
-        chain, cost = choose_chain(model, few, image_seeds(seed, len(few)), steps, end)
+        chain_images = to_unit_range(x[evenly_spaced_indices(len(x), CHAIN_IMAGES)]).to(model.device)
+        chain, cost = choose_chain(model, chain_images, image_seeds(seed, len(chain_images)), steps, end)
         check_amount(len(x), size, steps, math.ceil(len(x) * cost / (8 * math.log(2))), out)
         coders = [ChainCoder(model, chain, fineness) for fineness in FINENESS]
         stack, plain, plain_bytes = _initial_stack(coders[0], x)
-        begin = stack.num_valid_bits()
+        start_bits = stack.num_valid_bits()
         header = Header(
-            weights=_weights(model), pixels=_checksum(x), end=chain.end, between=chain.between, begin=_in_units(model, begin),
-            growth=_in_units(model, cost / math.log(2)), count=len(x), plain=plain, plain_bytes=plain_bytes, steps=steps,
-            names_bytes=len(packed := pack_names(list(names or ()))),
+            weights=_weights(model), pixels=_checksum(x), end=chain.end, between=chain.between,
+            begin=_in_units(model, start_bits), growth=_in_units(model, cost / math.log(2)), count=len(x), plain=plain,
+            plain_bytes=plain_bytes, steps=steps, names_bytes=len(packed := pack_names(list(names or ()))),
         )  # fmt: skip
-        done, fine, spent, nats = plain, 0, 0.0, 0.0
+        done, fine_count, fine_bits, fine_nats = plain, 0, 0.0, 0.0
         for count, fineness in groups(header, _initial_bits(model), _batch_size(model)):
-            before = stack.num_valid_bits()
+            bits_before = stack.num_valid_bits()
             try:
-                promise = float(coders[fineness].push(stack, to_unit_range(x[done : done + count])).sum())
+                batch_bound = float(coders[fineness].push(stack, to_unit_range(x[done : done + count])).sum())
             except (KeyError, ValueError):
                 raise UserError("the model's estimates of these images are not finite or too far off to code them") from None
             if fineness == len(FINENESS) - 1:
-                fine, spent, nats = fine + count, spent + stack.num_valid_bits() - before, nats + promise
+                fine_count, fine_nats = fine_count + count, fine_nats + batch_bound
+                fine_bits += stack.num_valid_bits() - bits_before
             done += count
             on_progress("compressing", done - plain, len(x) - plain)
         seconds = time.monotonic() - start
-        some = to_unit_range(x[evenly_spaced_indices(len(x), BOUND_IMAGES)]).to(model.device)
-        seeds = image_seeds(seed, len(some))
+        bound_images = to_unit_range(x[evenly_spaced_indices(len(x), BOUND_IMAGES)]).to(model.device)
+        seeds = image_seeds(seed, len(bound_images))
         bits = [
-            model.bound(part, None, own, end=chain.end / TIME_UNITS).bits.cpu()
-            for part, own in zip(some.split(_batch_size(model)), seeds.split(_batch_size(model)), strict=True)
+            model.bound(part, None, part_seeds, end=chain.end / TIME_UNITS).bits.cpu()
+            for part, part_seeds in zip(bound_images.split(_batch_size(model)), seeds.split(_batch_size(model)), strict=True)
         ]
     body = stack.get_compressed().astype("<u4").tobytes()
     if len(x) > MAX_IMAGES_PER_BYTE * len(body):
         raise UserError(f"{len(x):,} images compress to less than one byte per {MAX_IMAGES_PER_BYTE}, the limit of the format")
-    whole = pack(header, packed, body)
-    check_amount(len(x), size, steps, len(whole), out)
-    need = other_sizes(channels_last(x.numpy()), on_progress)
+    content = pack(header, packed, body)
+    check_amount(len(x), size, steps, len(content), out)
+    other_bytes = other_sizes(channels_last(x.numpy()), on_progress)
     with atomic(out) as temporary:
-        temporary.write_bytes(whole)
+        temporary.write_bytes(content)
     continuous, error = mean_and_error(torch.cat(bits))
     return Compressed(
-        path=out, count=len(x), shape=tuple(model.shape), size=len(whole), header=len(whole) - len(packed) - len(body),
-        names=len(packed), plain=plain, plain_bytes=math.ceil(begin / 8), fine=fine, bits=8 * len(whole) / (len(x) * size),
-        coded=spent / (fine * size) if fine else None, promised=nats / (math.log(2) * fine * size) if fine else None,
-        continuous=continuous, continuous_error=error, steps=steps, end=chain.end / TIME_UNITS, others=need,
+        path=out, count=len(x), shape=tuple(model.shape), size=len(content), header=len(content) - len(packed) - len(body),
+        names=len(packed), plain=plain, plain_bytes=math.ceil(start_bits / 8), fine=fine_count,
+        bits=8 * len(content) / (len(x) * size), coded=fine_bits / (fine_count * size) if fine_count else None,
+        promised=fine_nats / (math.log(2) * fine_count * size) if fine_count else None,
+        continuous=continuous, continuous_error=error, steps=steps, end=chain.end / TIME_UNITS, others=other_bytes,
         images_per_second=len(x) / max(seconds, 1e-9),
     )  # fmt: skip
 
@@ -180,34 +182,34 @@ def decompress(
     check_amount(header.count, math.prod(model.shape), header.steps, Path(path).expanduser().stat().st_size, path)
     if out is not None:
         check_out(out, overwrite, header, names, tuple(model.shape))
-    broken = UserError(
+    damaged = UserError(
         f"{path} cannot be decoded: it is damaged, or this machine's floating-point results differ from the encoder's"
     )
     with deterministic():
         chain = Chain(header.steps, header.end, header.between)
         coders = [ChainCoder(model, chain, fineness) for fineness in FINENESS]
         try:
-            found = _decode(coders, header, bits, on_progress)
+            images = _decode(coders, header, bits, on_progress)
         except (KeyError, ValueError, AssertionError, RuntimeError, OverflowError, zlib.error):
-            raise broken from None
-    if len(found) != header.count or _checksum(found) != header.pixels:
-        raise broken
-    made = Decompressed(found, names)
+            raise damaged from None
+    if len(images) != header.count or _checksum(images) != header.pixels:
+        raise damaged
+    result = Decompressed(images, names)
     if out is not None:
-        made.save(out, overwrite, on_progress)
-    return made
+        result.save(out, overwrite, on_progress)
+    return result
 
 
 def _decode(coders: Sequence[ChainCoder], header: Header, bits: bytes, on_progress: OnProgress) -> Tensor:
     stack = stack_of(np.frombuffer(bits, "<u4").astype(np.uint32))
     last: list[Tensor] = []
-    coder, done, of = coders[0], 0, header.count - header.plain
+    coder, done, total = coders[0], 0, header.count - header.plain
     for count, fineness in reversed(groups(header, _initial_bits(coder.model), _batch_size(coder.model))):
         if stack.is_empty():
             raise ValueError("the bits end before the images do")
         last.insert(0, _bytes(coders[fineness].pop(stack, count)))
         done += count
-        on_progress("decompressing", done, of)
+        on_progress("decompressing", done, total)
     if header.plain_bytes:
         packed = stack.get_compressed(unseal=True).astype("<u4").tobytes()
         size = header.plain * math.prod(coder.shape)

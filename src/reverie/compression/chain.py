@@ -21,7 +21,7 @@ from reverie.families.diffusion.model import Diffusion
 
 TIME_UNITS = 65_536  # units of the end time
 VARIANCE_STEPS = 254  # steps of the interpolation between two variances
-LEARNED_VARIANCE = 255  # in place of a step: the denoiser's learned variance
+LEARNED_VARIANCE = 255  # value of `between` for the learned variance of the denoiser
 
 
 @dataclass(frozen=True)
@@ -69,11 +69,11 @@ def choose_chain(model: Diffusion, x: Tensor, seeds: Tensor, steps: int, end: fl
         if model.denoiser.has_variance:
             learned_cost += float(kl_normal(squared, posterior[-1], step_variance("learned", schedule, t, s, guess)).mean())
         forward.append(float(VARIANCES["forward"](schedule, t, s)))
-    size, error, low, high = math.prod(model.shape), np.array(errors), np.array(posterior), np.array(forward)
+    dimension, error, low, high = math.prod(model.shape), np.array(errors), np.array(posterior), np.array(forward)
 
     def cost(between: int) -> float:
         ratio = (low / high) ** (between / VARIANCE_STEPS)  # u / v
-        return float((error * ratio / (2 * low) + size / 2 * (ratio - 1 - np.log(ratio))).sum())
+        return float((error * ratio / (2 * low) + dimension / 2 * (ratio - 1 - np.log(ratio))).sum())
 
     best = min(range(VARIANCE_STEPS + 1), key=cost)
     cost_of_steps = min(learned_cost, cost(best))

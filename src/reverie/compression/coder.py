@@ -9,7 +9,7 @@ decode from and encode to a stack of bits with a distribution:
     decoding  the reverse, with pop and push exchanged
 
 The net size is E_q[log q(z_1..T | x) - log p(x, z_1..T)], the variational bound.  Popping needs initial bits on the stack, so
-some images are stored first by other means.  z is discretized to bins, whose width is a fraction of the std of the noise that
+some images are stored without the chain.  z is discretized to bins, whose width is a fraction of the std of the noise that
 the step adds.  Images are coded in batches.
 """
 
@@ -79,7 +79,7 @@ class ChainCoder:
         added = [sigma, *(float(transition(self.schedule, s, t)[1]) for s, t in pairwise(self.times))]
         self.bins = {t: std / fineness for t, std in zip(self.times, added, strict=True)}
         self._level = self._models.QuantizedGaussian(0, self.levels - 1)
-        self._shares = self._models.Categorical(perfect=False)
+        self._categories = self._models.Categorical(perfect=False)
         self._beyond = self._models.Uniform(OUTLIER_BINS)
 
     def push(self, stack: Stack, x: Tensor) -> Tensor:
@@ -118,19 +118,19 @@ class ChainCoder:
         return isinstance(self.denoiser, LatticeDenoiser)
 
     def push_plain(self, stack: Stack, x: Tensor) -> None:
-        """Encode an image by the marginals of its numbers, which pops nothing.  x: (C, H, W) in user units."""
+        """Encode an image by the marginals of its numbers, without popping bits.  x: (C, H, W) in user units."""
         index = level_of(self.model.codec.encode(x.to(self.model.device)), self.levels)
         stack.encode_reverse(index.cpu().numpy().ravel().astype(np.int32), *self._marginals())
 
     def pop_plain(self, stack: Stack) -> Tensor:
         """Decode an image of `push_plain`: (C, H, W) in user units."""
-        found = torch.from_numpy(stack.decode(*self._marginals())).reshape(self.shape)
-        return self.model.codec.decode(self._from_levels(found.to(self.model.device)))
+        index = torch.from_numpy(stack.decode(*self._marginals())).reshape(self.shape)
+        return self.model.codec.decode(self._from_levels(index.to(self.model.device)))
 
     def _marginals(self) -> tuple[Any, ...]:
         assert isinstance(self.denoiser, LatticeDenoiser)
-        nothing = torch.zeros(1, *self.shape, device=self.model.device)
-        return self._categorical(self.denoiser.logits(nothing, self.times[-1], None))
+        blank = torch.zeros(1, *self.shape, device=self.model.device)
+        return self._categorical(self.denoiser.logits(blank, self.times[-1], None))
 
     def _last_std(self) -> float:
         return math.hypot(*map(float, self.schedule(self.times[-1])))
@@ -143,14 +143,14 @@ class ChainCoder:
         return guess.mix(*ancestral(self.schedule, t, s)), std
 
     # A value is coded as its offset in bins from the bin of its mean.  A coder gives every bin a minimum probability, so only
-    # bins
-    # within NEAR stds are coded; noise is sampled from these.  Values beyond are coded as the last bin and the distance to it.
+    # bins within CODED_STDS are coded; noise is sampled from these.  Values beyond are coded as the last bin and the distance
+    # to it.
 
     def _binned_normals(self, t: float, mean: Tensor, std: float | Tensor) -> tuple[np.ndarray, int, tuple[Any, ...]]:
         """Return the bin of each mean, the number of bins on each side, and the distribution over them."""
         centre = mean.cpu().double().numpy().ravel() / self.bins[t]
-        each = std.cpu().double().numpy().ravel() if isinstance(std, Tensor) else np.full(len(centre), std)
-        deviation, nearest = each / self.bins[t], np.rint(centre)
+        stds = std.cpu().double().numpy().ravel() if isinstance(std, Tensor) else np.full(len(centre), std)
+        deviation, nearest = stds / self.bins[t], np.rint(centre)
         if not np.isfinite(centre).all() or not np.isfinite(deviation).all() or deviation.min() <= 0:
             raise ValueError("a mean or std is not finite or not positive")
         reach = min(math.ceil(CODED_STDS * deviation.max()), MAX_BINS)
@@ -198,15 +198,15 @@ class ChainCoder:
         return self._level, centre, np.full(centre.shape, max(std, 0.05))
 
     def _categorical(self, logits: Tensor) -> tuple[Any, ...]:
-        shares = logits.cpu().double().softmax(-1).reshape(-1, self.levels).numpy().astype(np.float32)
-        return self._shares, shares
+        probabilities = logits.cpu().double().softmax(-1).reshape(-1, self.levels).numpy().astype(np.float32)
+        return self._categories, probabilities
 
     def _push_image(self, stack: Stack, x0: Tensor, z: Tensor) -> None:
         stack.encode_reverse(level_of(x0, self.levels).cpu().numpy().ravel().astype(np.int32), *self._image_distribution(z))
 
     def _pop_image(self, stack: Stack, z: Tensor) -> Tensor:
-        found: Any = stack.decode(*self._image_distribution(z))
-        return self._from_levels(torch.from_numpy(found).to(z.device).reshape(z.shape))
+        index: Any = stack.decode(*self._image_distribution(z))
+        return self._from_levels(torch.from_numpy(index).to(z.device).reshape(z.shape))
 
     def _from_levels(self, index: Tensor) -> Tensor:
         """Return levels in model units, identical to the last bit in encoding and decoding."""

@@ -1,7 +1,7 @@
 """The container format of compressed images: a header, optional file names, and the bits.
 
     4 bytes   rvi1
-    4         CRC-32 of all that follows
+    4         CRC-32 of the rest
     4         BLAKE2b of the model's weights
     4         CRC-32 of the pixels
     2         the end time of the chain, in units of 1/65,536
@@ -34,8 +34,8 @@ MAGIC = b"rvi1"
 FIXED = struct.Struct("<4s4sHBBB")
 MAX_FILE_BYTES, MAX_IMAGES, MAX_STEPS = 2**31, 10**7, 1000
 MAX_IMAGES_PER_BYTE = 64  # maximum number of images per byte of a file
-WORK_PER_BYTE, WORK_ALWAYS = 2**14, 2**23  # numbers of images times steps, for each byte of a file, and for any file
-COPIES = 3  # of the images, that are held while they are decoded
+WORK_PER_BYTE, WORK_ALWAYS = 2**14, 2**23  # limits of numbers times steps, per byte of a file, and for any file
+COPIES = 3  # copies of the images in memory while they are decoded
 MAX_NAME_BYTES = 1024  # bytes
 MAX_NAMES_RATIO = 100  # maximum compression ratio of the names
 
@@ -70,22 +70,22 @@ BYTES = ("end", "between", "begin", "growth")
 
 
 def groups(header: Header, needs: Sequence[int], max_batch: int) -> list[tuple[int, int]]:
-    """Return the batches of images, of at most `most` images, and their bin width, as the available bits allow.
+    """Return the batches, of at most `max_batch` images, and the bin width of each that the available bits allow.
 
     needs: initial bits per image for each fineness, increasing, in 256ths of the last, like begin and growth.  Returns
     (images, index of the fineness) of each batch.
     """
-    stock, done, found = header.begin, header.plain, []
+    available, done, batches = header.begin, header.plain, []
     while done < header.count:
-        fineness = max([k for k, need in enumerate(needs) if need <= stock], default=0)
-        count = min(header.count - done, max_batch, max(1, stock // needs[-1]))
-        found.append((count, fineness))
-        done, stock = done + count, stock + count * header.growth
-    return found
+        fineness = max([k for k, need in enumerate(needs) if need <= available], default=0)
+        count = min(header.count - done, max_batch, max(1, available // needs[-1]))
+        batches.append((count, fineness))
+        done, available = done + count, available + count * header.growth
+    return batches
 
 
 def check_amount(count: int, numbers: int, steps: int, size: int, where: object) -> None:
-    """Refuse images that take much more memory or work than their file is long.
+    """Refuse images that need much more memory or computation than the size of their file justifies.
 
     numbers: of an image; steps: of the chain; size: bytes of the file.
     """
@@ -118,9 +118,9 @@ def pack(header: Header, names: bytes, bits: bytes) -> bytes:
 
 def pack_names(names: list[str] | None) -> bytes:
     """Return names as stored in a file."""
-    whole = "\0".join(names or ()).encode()
-    packed = zlib.compress(whole, 9) if names else b""
-    return packed if len(whole) <= MAX_NAMES_RATIO * len(packed) else zlib.compress(whole, 0)
+    joined = "\0".join(names or ()).encode()
+    packed = zlib.compress(joined, 9) if names else b""
+    return packed if len(joined) <= MAX_NAMES_RATIO * len(packed) else zlib.compress(joined, 0)
 
 
 def _number(value: int) -> bytes:
@@ -150,27 +150,27 @@ def read(path: str | Path) -> tuple[Header, list[str] | None, bytes]:
     if len(data) < 8 + FIXED.size + len(NUMBERS) or struct.unpack("<I", data[4:8])[0] != zlib.crc32(rest):
         raise broken
     weights, pixels, *values = FIXED.unpack_from(rest)
-    place, found = FIXED.size, dict(zip(BYTES, values, strict=True))
+    offset, fields = FIXED.size, dict(zip(BYTES, values, strict=True))
     for name in NUMBERS:
         value, shift = 0, 0
         while True:
-            if place >= len(rest) or shift > 35:
+            if offset >= len(rest) or shift > 35:
                 raise broken
-            value, shift, more = value | (rest[place] & 127) << shift, shift + 7, rest[place] & 128
-            place += 1
+            value, shift, more = value | (rest[offset] & 127) << shift, shift + 7, rest[offset] & 128
+            offset += 1
             if not more:
                 break
-        found[name] = value
+        fields[name] = value
     try:
-        header = Header(weights=weights, pixels=pixels, **found)
+        header = Header(weights=weights, pixels=pixels, **fields)
     except ValidationError as error:
         raise UserError(f"{path} is damaged: {first_problem(error)}") from None
-    bits = rest[place + header.names_bytes :]
-    if len(rest) < place + header.names_bytes or len(bits) % 4 or not bits or header.plain > header.count:
+    bits = rest[offset + header.names_bytes :]
+    if len(rest) < offset + header.names_bytes or len(bits) % 4 or not bits or header.plain > header.count:
         raise broken
     if header.count > MAX_IMAGES_PER_BYTE * len(bits) or header.plain_bytes > len(bits):
         raise UserError(f"{path} is damaged: {header.count:,} images do not fit into its size")
-    return header, _names(rest[place : place + header.names_bytes], header.count, path), bits
+    return header, _names(rest[offset : offset + header.names_bytes], header.count, path), bits
 
 
 def _names(packed: bytes, count: int, path: Path) -> list[str] | None:

@@ -46,10 +46,12 @@ def read_lossless(
         raise UserError("only images can be compressed, and this run models other data")
     path = None if is_in_memory(source) else Path(str(source)).expanduser()
     try:
-        files = path is not None and (path.is_dir() or (path.is_file() and (is_image(path.name) or path.suffix == ".zip")))
+        reads_files = path is not None and (
+            path.is_dir() or (path.is_file() and (is_image(path.name) or path.suffix == ".zip"))
+        )
     except (OSError, ValueError):
-        files = False
-    if path is not None and files and data_dir is None:
+        reads_files = False
+    if path is not None and reads_files and data_dir is None:
         with quiet_pillow():
             return _read_files(path, shape, on_progress)
     size = f"{shape[1]}x{shape[2]}"
@@ -66,9 +68,9 @@ def read_lossless(
         )
     modes = set(report.get("modes", ()))
     if data.shape != shape or not modes <= set(MODES[shape[0]]):
-        found = ", ".join(sorted(modes))
+        mode_names = ", ".join(sorted(modes))
         raise UserError(
-            f"the images are {describe_shape(data.shape)} of {found} and the run models {describe_shape(shape)}{SAME}"
+            f"the images are {describe_shape(data.shape)} of {mode_names} and the run models {describe_shape(shape)}{SAME}"
         )
     if report.get("rounded"):
         raise UserError(f"these numbers are not among the 256 levels of an image{SAME}")
@@ -131,9 +133,9 @@ def _png_names(names: Sequence[str]) -> list[str]:
     for k, name in enumerate(names):
         relative = PurePosixPath(name)
         candidates = (str(relative.with_suffix(".png")), f"{name}.png", f"{k}.png")
-        kept = next((w for w in candidates if safe_name(w) and w.lower() not in used), None)
+        unused = next((w for w in candidates if safe_name(w) and w.lower() not in used), None)
         numbered = (f"{k}-{j}.png" for j in range(len(names) + 1))
-        out.append(kept or next(w for w in numbered if w not in used))
+        out.append(unused or next(w for w in numbered if w not in used))
         used.add(out[-1].lower())
     return out
 
@@ -165,11 +167,11 @@ def check_targets(folder: Path, names: Sequence[str]) -> None:
 def write_folder(folder: Path, names: Sequence[str], x: np.ndarray, on_progress: OnProgress = silent) -> list[Path]:
     """Write images as PNG files, all or none.  x: (N, H, W) or (N, H, W, C) uint8."""
     check_targets(folder, names)
-    with _remove_on_failure() as (made, written):
-        made += make_folder(folder)
+    with _remove_on_failure() as (folders, written):
+        folders += make_folder(folder)
         for k, (name, pixels) in enumerate(zip(names, x, strict=True)):
             path = own_file(folder, name)
-            made[:0] = make_folder(path.parent)
+            folders[:0] = make_folder(path.parent)
             with atomic(path) as temporary:
                 Image.fromarray(pixels).save(temporary, format="png")
             written.append(path)
@@ -179,30 +181,30 @@ def write_folder(folder: Path, names: Sequence[str], x: np.ndarray, on_progress:
 
 @contextmanager
 def _remove_on_failure() -> Iterator[tuple[list[Path], list[Path]]]:
-    made: list[Path] = []
+    folders: list[Path] = []
     written: list[Path] = []
     try:
-        yield made, written
+        yield folders, written
     except BaseException:
         for path in written:
             path.unlink(missing_ok=True)
-        remove_empty(made)
+        remove_empty(folders)
         raise
 
 
 def png_bytes(pixels: np.ndarray) -> int:
     """Return the size in bytes of the smallest PNG that Pillow writes for an image: (H, W) or (H, W, C) uint8."""
-    forms = [Image.fromarray(pixels)]
+    images = [Image.fromarray(pixels)]
     values, index = np.unique(pixels, return_inverse=True)
     if pixels.ndim == 2 and len(values) <= 16:  # a palette needs at most 4 bits per pixel
-        few = Image.fromarray(index.reshape(pixels.shape).astype(np.uint8)).convert("P")
-        few.putpalette(np.repeat(values, 3).tobytes())
-        forms.append(few)
+        indexed = Image.fromarray(index.reshape(pixels.shape).astype(np.uint8)).convert("P")
+        indexed.putpalette(np.repeat(values, 3).tobytes())
+        images.append(indexed)
     sizes = []
-    for form in forms:
+    for image in images:
         for strategy in (0, 1, 3):  # default, filtered, run lengths
             buffer = io.BytesIO()
-            form.save(buffer, "png", optimize=True, compress_type=strategy)
+            image.save(buffer, "png", optimize=True, compress_type=strategy)
             sizes.append(buffer.tell())
     return min(sizes)
 
@@ -213,6 +215,6 @@ def other_sizes(x: np.ndarray, on_progress: OnProgress = silent) -> dict[str, in
     for k, pixels in enumerate(x):
         png += png_bytes(pixels)
         on_progress("comparing with PNG", k + 1, len(x))
-    whole = np.ascontiguousarray(x).tobytes()
-    packed = lzma.compress(whole, lzma.FORMAT_ALONE, preset=EXTREME)
-    return {"png": png, "zlib": len(zlib.compress(whole, 9)), "lzma": len(packed)}
+    content = np.ascontiguousarray(x).tobytes()
+    packed = lzma.compress(content, lzma.FORMAT_ALONE, preset=EXTREME)
+    return {"png": png, "zlib": len(zlib.compress(content, 9)), "lzma": len(packed)}

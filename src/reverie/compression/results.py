@@ -1,4 +1,4 @@
-"""Results of compression and decompression, which print and save themselves."""
+"""Results of compression and decompression, with text summaries and files."""
 
 from __future__ import annotations
 
@@ -55,25 +55,28 @@ class Compressed:
         return {**asdict(self), "path": str(self.path), "shape": list(self.shape)}
 
     def __str__(self) -> str:
-        in_all = f"{format_count(self.count, self.shape)} in {self.size:,} bytes, {self.bits:.4g} bits/dim"
-        lines = [f"wrote {self.path}: {in_all} ({self.images_per_second:.3g} images/s)"]
+        summary = f"{format_count(self.count, self.shape)} in {self.size:,} bytes, {self.bits:.4g} bits/dim"
+        lines = [f"wrote {self.path}: {summary} ({self.images_per_second:.3g} images/s)"]
         error = f" ± {self.continuous_error:.2g}" if self.continuous_error is not None else ""
         continuous = f"{self.continuous:.4g}{error} in continuous time"
         if self.coded is not None and self.promised is not None:
-            own = 8 * (self.size - self.names) / (self.count * math.prod(self.shape))
-            whole = "the whole file" if not self.names else "the file without its names"
+            bits = 8 * (self.size - self.names) / (self.count * math.prod(self.shape))
+            part = "the whole file" if not self.names else "the file without its names"
             lines.append(
                 f"the bound of its {self.steps} steps promised {self.promised:.4g} bits/dim ({continuous}); against that"
-                f" {whole} takes {own / self.promised - 1:+.1%}, the {self.fine:,} images after the first"
+                f" {part} takes {bits / self.promised - 1:+.1%}, the {self.fine:,} images after the first"
                 f" {self.coded / self.promised - 1:+.1%}"
             )
         else:
             lines.append(f"too few images to be coded by the chain; its bound is {continuous}")
-        begin = "1 image that stands" if self.plain == 1 else f"{self.plain:,} images that stand"
-        named = f", {self.names:,} of names" if self.names else ""
-        lines.append(f"fixed: {self.header:,} bytes of header{named}, and {begin} there plainly in {self.plain_bytes:,}")
-        need = ", ".join(f"{name if name != 'png' else 'PNG'} {size:,}" for name, size in self.others.items())
-        return "\n".join([*lines, f"others need: {need} bytes"])
+        plain_images = "1 image" if self.plain == 1 else f"{self.plain:,} images"
+        name_bytes = f", {self.names:,} of names" if self.names else ""
+        lines.append(
+            f"fixed: {self.header:,} bytes of header{name_bytes},"
+            f" and {plain_images} stored without the chain in {self.plain_bytes:,}"
+        )
+        other_sizes = ", ".join(f"{name if name != 'png' else 'PNG'} {size:,}" for name, size in self.others.items())
+        return "\n".join([*lines, f"others need: {other_sizes} bytes"])
 
 
 @dataclass(frozen=True, repr=False)

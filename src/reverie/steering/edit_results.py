@@ -1,4 +1,4 @@
-"""Results of editing, inversion and interpolation, which display and save themselves."""
+"""Results of editing, inversion and interpolation: arrays with plots and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ INTERPOLATION_SUFFIXES = (".mp4", ".gif", ".png", ".npy")
 
 
 def check_suffix(out: str | Path, suffixes: tuple[str, ...]) -> Path:
-    """Refuse an output that cannot be written, before any work for it."""
+    """Refuse an output that cannot be written, before any computation."""
     path = Path(out)
     if path.suffix.lower() not in suffixes or path.is_dir():
         raise UserError(f"cannot write {path}: use a name that ends in {', '.join(suffixes)}")
@@ -54,7 +54,7 @@ class Edits:
         return png_bytes(edit_sheet(self, self.caption))
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write the sheet (.png), strengths across and seeds down, or the images (.npy); return the files written."""
+        """Write the sheet (.png), strengths as columns and seeds as rows, or the images (.npy); return the files."""
         return _save_sheet(path, edit_sheet(self, self.caption), self.x)
 
 
@@ -104,7 +104,7 @@ class Interpolation:
         return Samples(self.x).picture()
 
     def save(self, path: str | Path) -> list[Path]:
-        """Write a film forwards and backwards (.mp4, .gif), some of the images in a row (.png), or all of them (.npy)."""
+        """Write a film forwards and backwards (.mp4, .gif), up to 12 images in a row (.png), or all images (.npy)."""
         out = check_suffix(path, INTERPOLATION_SUFFIXES)
         if out.suffix.lower() == ".npy":
             write_array(out, self.x)

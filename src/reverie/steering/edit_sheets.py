@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-IMAGES_SHOWN = 12  # images of an interpolation in a picture
-FILM_SIDE = 256  # the least side of a film in pixels
+IMAGES_SHOWN = 12  # maximum number of images of an interpolation in a row
+FILM_SIDE = 256  # minimum side of a film in pixels
 
 
 def _image(axes: Axes, image: np.ndarray, title: str = "") -> None:
@@ -30,11 +30,11 @@ def _image(axes: Axes, image: np.ndarray, title: str = "") -> None:
 
 
 def edit_sheet(edits: Edits, caption: str = "") -> Figure:
-    """Draw the image on the left and its edits beside it: strengths across, seeds down."""
-    across, down = len(edits.strengths), edits.x.shape[1]
-    fig = figure(1.25 * (across + 1) + 0.2, 1.25 * down + 0.6)
-    panels = fig.subplots(down, across + 1, squeeze=False)
-    for row in range(down):
+    """Draw the image on the left and its edits on the right: strengths as columns, seeds as rows."""
+    columns, rows = len(edits.strengths), edits.x.shape[1]
+    fig = figure(1.25 * (columns + 1) + 0.2, 1.25 * rows + 0.6)
+    panels = fig.subplots(rows, columns + 1, squeeze=False)
+    for row in range(rows):
         if row:
             panels[row, 0].axis("off")
         for column, strength in enumerate(edits.strengths, 1):
@@ -45,16 +45,20 @@ def edit_sheet(edits: Edits, caption: str = "") -> Figure:
     return fig
 
 
-def inversion_sheet(found: Inversion) -> Figure:
+def inversion_sheet(inversion: Inversion) -> Figure:
     """Draw the image, its noise, its reconstruction, and the magnified difference."""
     fig = figure(8.6, 2.7)
     panels = fig.subplots(1, 4)
-    _image(panels[0], found.image, "image")
-    _image(panels[1], np.clip(found.noise / 6 + 0.5, 0, 1), f"noise: mean {found.noise_mean:.2f}, std {found.noise_std:.2f}")
-    _image(panels[2], found.reconstruction, "reconstruction")
-    gap = np.abs(found.image - found.reconstruction)
-    factor = min(1000, max(1, round(0.5 / max(float(gap.max()), 1e-3))))
-    _image(panels[3], np.clip(factor * gap, 0, 1), f"difference x {factor}: rms {found.error:.4f}")
+    _image(panels[0], inversion.image, "image")
+    _image(
+        panels[1],
+        np.clip(inversion.noise / 6 + 0.5, 0, 1),
+        f"noise: mean {inversion.noise_mean:.2f}, std {inversion.noise_std:.2f}",
+    )
+    _image(panels[2], inversion.reconstruction, "reconstruction")
+    difference = np.abs(inversion.image - inversion.reconstruction)
+    factor = min(1000, max(1, round(0.5 / max(float(difference.max()), 1e-3))))
+    _image(panels[3], np.clip(factor * difference, 0, 1), f"difference x {factor}: rms {inversion.error:.4f}")
     for axes in panels:
         axes.title.set_fontsize(9)
     return fig
@@ -71,8 +75,8 @@ def save_interpolation(images: np.ndarray, out: Path) -> None:
         save(fig, out)
         return
     factor = max(1, -(-FILM_SIDE // max(images.shape[1:3])))
-    write_film(out, _there_and_back(list(coloured(to_bytes(images), factor))), hold=0.5)
+    write_film(out, _forwards_and_backwards(list(coloured(to_bytes(images), factor))), hold=0.5)
 
 
-def _there_and_back(frames: Sequence[np.ndarray]) -> list[np.ndarray]:
+def _forwards_and_backwards(frames: Sequence[np.ndarray]) -> list[np.ndarray]:
     return [*frames, *[frames[-1]] * 8, *reversed(frames)]

@@ -88,7 +88,7 @@ def edit(
     _, steps, spacing = run.chosen_sampling(request, steered=True)
     results = []
     for k, value in enumerate(strengths):
-        run.sampling(request)  # reports wrong options
+        run.sampling(request)  # refuses invalid options
         times = build(GRIDS, _with_start(parse(spacing), value), "grid")(run.diffusion.denoiser.schedule, steps)
         for frame in run.frames(n, origin=origin if value < 1 else None, times=times, **request):
             if on_progress:
@@ -129,27 +129,27 @@ def invert_to_noise(denoise: Denoiser, sampler: Sampler, x0: Tensor, grid: Tenso
     x = Pair(x0, denoise(alpha * x0, times[0]).eps).mix(alpha, sigma)
     noise = Noise(torch.zeros(len(x), dtype=torch.int64))
     for i, (t, s) in enumerate(pairwise(times)):
-        now = Frame(i, len(times), t, x, denoise(x, t))
-        yield now
-        x, _ = sampler.step(denoise, now, s, noise, None)
+        frame = Frame(i, len(times), t, x, denoise(x, t))
+        yield frame
+        x, _ = sampler.step(denoise, frame, s, noise, None)
     yield Frame(len(times) - 1, len(times), times[-1], x, denoise(x, times[-1]))
 
 
 def unit_noise(schedule: Schedule, x: Tensor, t: float) -> Tensor:
-    """Return the unit noise whose trajectory starts at x at the first time t."""
+    """Return the unit noise from which the trajectory starts at x at time t."""
     alpha, sigma = schedule(t)
     return x / sqrt(alpha**2 + sigma**2)
 
 
 def inversion_sampler(run: Run, options: Options) -> tuple[Sampler, Tensor]:
     """Return the sampler and the decreasing times of an inversion, by default Heun with 50 uniform times."""
-    named, counted, spacing = options.get("sampler"), options.get("steps"), options.get("grid")
+    sampler_option, steps_option, grid_option = options.get("sampler"), options.get("steps"), options.get("grid")
     sampler_name, steps, grid_name = DEFAULT_INVERSION
     request: Options = {
         **options,
-        "sampler": sampler_name if named is None else named,
-        "steps": steps if counted is None else counted,
-        "grid": grid_name if spacing is None else spacing,
+        "sampler": sampler_name if sampler_option is None else sampler_option,
+        "steps": steps if steps_option is None else steps_option,
+        "grid": grid_name if grid_option is None else grid_option,
     }
     name = parse(str(request["sampler"]))["name"]
     if name not in SAMPLERS:
@@ -199,9 +199,9 @@ def invert(
         hook.remove()
     original, reconstruction = run.decode(x0)[0], run.decode_final(frame)[0]
     noise = eps[0].float().cpu()
-    shown = channels_last(noise[None].numpy())[0]
+    noise_image = channels_last(noise[None].numpy())[0]
     error = float(np.sqrt(((original - reconstruction) ** 2).mean()))
-    return Inversion(original, shown, reconstruction, error, float(noise.mean()), float(noise.std()), calls)
+    return Inversion(original, noise_image, reconstruction, error, float(noise.mean()), float(noise.std()), calls)
 
 
 def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
@@ -212,14 +212,14 @@ def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
     """
     flat_a, flat_b, w = a.flatten().double(), b.flatten().double(), share.double().to(a.device)[:, None]
     size_a, size_b = flat_a.norm(), flat_b.norm()
-    one, two = flat_a / size_a, flat_b / size_b
-    angle = 2 * torch.atan2((one - two).norm(), (one + two).norm())  # accurate for small and for large angles
+    unit_a, unit_b = flat_a / size_a, flat_b / size_b
+    angle = 2 * torch.atan2((unit_a - unit_b).norm(), (unit_a + unit_b).norm())  # accurate for small and for large angles
     if angle < 1e-9:
-        direction = (1 - w) * one + w * two
+        direction = (1 - w) * unit_a + w * unit_b
     elif angle > math.pi - 1e-9:
         raise UserError("the two ends are opposite, so the arc between them is not unique; use another seed")
     else:
-        direction = (((1 - w) * angle).sin() * one + (w * angle).sin() * two) / angle.sin()
+        direction = (((1 - w) * angle).sin() * unit_a + (w * angle).sin() * unit_b) / angle.sin()
     arc: Tensor = ((1 - w) * size_a + w * size_b) * direction
     return arc.to(a.dtype).reshape(len(share), *a.shape)
 
@@ -227,7 +227,7 @@ def slerp(a: Tensor, b: Tensor, share: Tensor) -> Tensor:
 def _end(run: Run, end: str | int | Path | np.ndarray, options: Options) -> tuple[Tensor, Tensor | None]:
     """Return the unit noise of an end, (C, H, W), and its cluster condition, (K,) or None.
 
-    A seed has the cluster of its sample.  Images, which are inverted without a cluster, and unconditional samples have none.
+    A seed has the cluster of its sample.  Unconditional samples have none; nor have images, which are inverted without one.
     """
     if isinstance(end, int) or (isinstance(end, str) and end.strip().isdecimal()):
         device, seeds = run.diffusion.device, image_seeds(int(end), 1)
@@ -270,13 +270,13 @@ def interpolate(
     if not 2 <= frames <= MAX_FRAMES:
         raise UserError(f"--frames must be from 2 to {MAX_FRAMES:,}, got {frames}")
     sampler, grid = inversion_sampler(run, options)
-    (a, clusters_a), (b, clusters_b) = (_end(run, which, options) for which in (begin, end))
+    (a, clusters_a), (b, clusters_b) = (_end(run, endpoint, options) for endpoint in (begin, end))
     share = torch.linspace(0, 1, frames, dtype=torch.float64)
     noises, clusters = slerp(a, b, share), _between(clusters_a, clusters_b, share)
     images, size = [], run.batch_size()
     for k, part in enumerate(noises.split(size)):
-        own = None if clusters is None else clusters[k * size : k * size + len(part)]
-        for frame in _unit_frames(guided_denoiser(run, options, len(part), own), sampler, part, grid):
+        part_clusters = None if clusters is None else clusters[k * size : k * size + len(part)]
+        for frame in _unit_frames(guided_denoiser(run, options, len(part), part_clusters), sampler, part, grid):
             if on_progress:
                 on_progress("sampling", k * size * frame.of + (frame.i + 1) * len(part), frames * frame.of)
         images.append(run.decode_final(frame))

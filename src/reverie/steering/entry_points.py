@@ -20,7 +20,7 @@ from reverie.steering.illusion import illusion as sample_illusion
 from reverie.training.classifier_training import ClassifierTraining
 
 
-def _opened(run: str | Path | Run, device: str) -> Run:
+def _open(run: str | Path | Run, device: str) -> Run:
     return run if isinstance(run, Run) else load(run, device)
 
 
@@ -30,7 +30,7 @@ def begin_classifier(
 ) -> ClassifierTraining:  # fmt: skip
     """Return the training of a run's classifier, ready to start: `for step in reverie.api.begin_classifier(run): ...`."""
     return ClassifierTraining(
-        _opened(run, device), minutes=minutes, steps=steps, seed=seed, data=data, data_dir=data_dir, on_progress=on_progress
+        _open(run, device), minutes=minutes, steps=steps, seed=seed, data=data, data_dir=data_dir, on_progress=on_progress
     )
 
 
@@ -42,10 +42,10 @@ def illusion(
     """Sample pictures that match another label in every view: `reverie.illusion(run, "identity,rotate180", "6,9")`."""
     if out is not None:
         check_suffix(out, SUFFIXES)
-    made = sample_illusion(_opened(run, device), views, labels, n, on_progress=on_progress, **options)
+    result = sample_illusion(_open(run, device), views, labels, n, on_progress=on_progress, **options)
     if out is not None:
-        made.save(out)
-    return made
+        result.save(out)
+    return result
 
 
 @renamed_options
@@ -56,10 +56,10 @@ def edit(
     """Edit an image n times at each strength: `reverie.edit(run, "seven.png", 0.6, label="3")`."""
     if out is not None:
         check_suffix(out, SHEET_SUFFIXES)
-    made = editing.edit(_opened(run, device), image, strength, n, on_progress=on_progress, **options)
+    result = editing.edit(_open(run, device), image, strength, n, on_progress=on_progress, **options)
     if out is not None:
-        made.save(out)
-    return made
+        result.save(out)
+    return result
 
 
 @renamed_options
@@ -70,10 +70,10 @@ def invert(
     """Invert an image to its noise and reconstruct it: `reverie.invert(run, "seven.png").error`."""
     if out is not None:
         check_suffix(out, SHEET_SUFFIXES)
-    made = editing.invert(_opened(run, device), image, on_progress=on_progress, **options)
+    result = editing.invert(_open(run, device), image, on_progress=on_progress, **options)
     if out is not None:
-        made.save(out)
-    return made
+        result.save(out)
+    return result
 
 
 @renamed_options
@@ -84,7 +84,7 @@ def interpolate(
     """Interpolate between two seeds or images: `reverie.interpolate(run, 3, "seven.png").save("film.gif")`."""
     if out is not None:
         check_suffix(out, INTERPOLATION_SUFFIXES)
-    made = Interpolation(editing.interpolate(_opened(run, device), begin, end, frames, on_progress=on_progress, **options))
+    result = Interpolation(editing.interpolate(_open(run, device), begin, end, frames, on_progress=on_progress, **options))
     if out is not None:
-        made.save(out)
-    return made
+        result.save(out)
+    return result

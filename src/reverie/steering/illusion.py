@@ -32,8 +32,8 @@ from reverie.steering.view_transitions import interpolate_views
 SUFFIXES = (".png", ".gif", ".mp4", ".npy")
 DEFAULTS: Options = {"guidance": 3.0}
 GAP = 4  # pixels between images
-WIDE = 320  # the approximate width of a film in pixels
-FILMED = 16  # the most pictures in a film
+FILM_WIDTH = 320  # approximate width of a film in pixels
+MAX_FILMED = 16  # maximum number of pictures in a film
 MOVING, STILL = 36, 18  # frames of a transition and of a view, at 15 per second
 
 
@@ -60,31 +60,31 @@ class Illusions:
     def sheet(self) -> np.ndarray:
         """Return every picture with its views side by side, (H', W', 3) uint8."""
         factor = max(1, 84 // max(self.x.shape[1:3]))
-        seen = [coloured(to_bytes(self.in_view(k)), factor) for k in range(len(self.views))]
-        strips = [np.concatenate([_framed(part[i], GAP // 2) for part in seen], axis=1) for i in range(len(self))]
+        view_images = [coloured(to_bytes(self.in_view(k)), factor) for k in range(len(self.views))]
+        strips = [np.concatenate([_framed(part[i], GAP // 2) for part in view_images], axis=1) for i in range(len(self))]
         strips = [_framed(strip, GAP) for strip in strips]
-        square = (len(self) * strips[0].shape[0] / strips[0].shape[1]) ** 0.5  # as many across would make a square sheet
-        across = min(range(1, len(self) + 1), key=lambda k: abs(math.log(k / square)) + 0.3 * (len(self) % k > 0))
-        rows = [np.concatenate(strips[k : k + across], axis=1) for k in range(0, len(strips), across)]
-        wide = rows[0].shape[1]
-        rows = [np.pad(row, ((0, 0), (0, wide - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
+        square = (len(self) * strips[0].shape[0] / strips[0].shape[1]) ** 0.5  # columns of a square sheet
+        columns = min(range(1, len(self) + 1), key=lambda k: abs(math.log(k / square)) + 0.3 * (len(self) % k > 0))
+        rows = [np.concatenate(strips[k : k + columns], axis=1) for k in range(0, len(strips), columns)]
+        width = rows[0].shape[1]
+        rows = [np.pad(row, ((0, 0), (0, width - row.shape[1]), (0, 0)), constant_values=255) for row in rows]
         return np.concatenate(
-            [strip(wrap(" | ".join(self.titles), wide - 2 * GAP, HEADING, len(self.titles)), wide, HEADING), *rows]
+            [strip(wrap(" | ".join(self.titles), width - 2 * GAP, HEADING, len(self.titles)), width, HEADING), *rows]
         )
 
     def frames(self) -> Iterator[np.ndarray]:
         """Yield the frames of a film that goes from view to view and back to the first, (H', W', 3) uint8."""
-        count = min(len(self), FILMED)
-        across = int(np.ceil(np.sqrt(count)))
-        factor = max(1, WIDE // (across * max(self.x.shape[1:3])))
+        count = min(len(self), MAX_FILMED)
+        columns = int(np.ceil(np.sqrt(count)))
+        factor = max(1, FILM_WIDTH // (columns * max(self.x.shape[1:3])))
         x = self.x[:count] if self.x.ndim == 4 else self.x[:count, ..., None]
         order = [*range(len(self.views)), 0]
         for a, b in pairwise(order):
-            yield from [_page(interpolate_views(x, self.views[a], self.views[a], 0.0, factor), across, self.titles[a])] * STILL
+            yield from [_page(interpolate_views(x, self.views[a], self.views[a], 0.0, factor), columns, self.titles[a])] * STILL
             for k in range(1, MOVING + 1):
-                share = k / MOVING
-                moved = interpolate_views(x, self.views[a], self.views[b], share * share * (3 - 2 * share), factor)
-                yield _page(moved, across, self.titles[b] if k == MOVING else "")
+                fraction = k / MOVING
+                moved = interpolate_views(x, self.views[a], self.views[b], fraction * fraction * (3 - 2 * fraction), factor)
+                yield _page(moved, columns, self.titles[b] if k == MOVING else "")
 
     def save(self, path: str | Path) -> list[Path]:
         """Write the sheet (.png), the film (.gif, .mp4) or the pictures themselves (.npy); return the files written."""
@@ -104,11 +104,13 @@ def _framed(image: np.ndarray, gap: int) -> np.ndarray:
     return np.pad(image, ((gap, gap), (gap, gap), (0, 0)), constant_values=255)
 
 
-def _page(images: np.ndarray, across: int, title: str) -> np.ndarray:
+def _page(images: np.ndarray, columns: int, title: str) -> np.ndarray:
     """Arrange frames of pictures in rows under a title.  images: (N, H, W, 3) uint8."""
     blank = np.full_like(images[0], 255)
-    cells = [*images, *[blank] * (-len(images) % across)]
-    rows = [np.concatenate([_framed(c, GAP // 2) for c in cells[k : k + across]], 1) for k in range(0, len(cells), across)]
+    cells = [*images, *[blank] * (-len(images) % columns)]
+    rows = [
+        np.concatenate([_framed(cell, GAP // 2) for cell in cells[k : k + columns]], 1) for k in range(0, len(cells), columns)
+    ]
     return with_heading(np.concatenate(rows), title)
 
 
@@ -131,31 +133,33 @@ def illusion(
         raise UserError(
             f"{run.path} samples the codes of an autoencoder, whose views are not those of pixels; train with --no-latent"
         )
-    placed = read_views(views, run.config.data.shape)
+    sized_views = read_views(views, run.config.data.shape)
     if labels is not None and not run.conditional:
         raise UserError(f"the run {run.path} was trained without labels; leave out --labels")
-    conditions, titles = _conditions(run, labels, len(placed))
+    conditions, titles = _conditions(run, labels, len(sized_views))
     if options.get("label") is not None or has_condition(options):
         raise UserError("an illusion has one label per view; use --labels instead of --label and --prompt")
     if labels is None and run.conditional and (options.get("guidance", 1.0) != 1 or options.get("classifier_guidance")):
         raise UserError("guidance needs one label per view; add --labels")
     request: Options = {**(DEFAULTS if labels is not None else {}), **options, "label": None}
-    size = max(1, run.batch_size() // len(placed))
+    size = max(1, run.batch_size() // len(sized_views))
     parts = []
     for first in range(0, n, size):
         count = min(size, n - first)
         conds = None if conditions is None else conditions[:, None].expand(-1, count, *conditions.shape[1:])
 
         def steer(denoiser: Denoiser, conds: torch.Tensor | None = conds) -> Denoiser:
-            return Illusion(denoiser, list(placed.values()), conds)
+            return Illusion(denoiser, list(sized_views.values()), conds)
 
         for frame in run.frames(count, first, steer=steer, **request):
             if on_progress:
                 on_progress("sampling", first * frame.of + (frame.i + 1) * count, n * frame.of)
             last = frame
         parts.append(run.decode_final(last))
-    shown = list(placed) if labels is None else [f"{view}: {title}" for view, title in zip(placed, titles, strict=True)]
-    return Illusions(np.concatenate(parts), list(placed.values()), shown)
+    view_titles = (
+        list(sized_views) if labels is None else [f"{view}: {title}" for view, title in zip(sized_views, titles, strict=True)]
+    )
+    return Illusions(np.concatenate(parts), list(sized_views.values()), view_titles)
 
 
 def _conditions(run: Run, labels: str | Sequence[str] | None, views: int) -> tuple[torch.Tensor | None, list[str]]:

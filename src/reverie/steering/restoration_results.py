@@ -152,8 +152,8 @@ def check_results(out: str | Path, overwrite: bool = False) -> None:
 def _shown(image: np.ndarray) -> np.ndarray:
     """Return a picture as (H, W, 3) uint8, with unknown pixels coloured and transparency composited on white."""
     pixels = image[..., None] if image.ndim == 2 else image
-    hidden = np.isnan(pixels).any(-1)
+    unknown = np.isnan(pixels).any(-1)
     if pixels.shape[-1] == 4:
         pixels = over_white(pixels)
-    colour = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
-    return to_bytes(np.where(hidden[..., None], FILL, np.nan_to_num(colour)))
+    rgb = np.broadcast_to(pixels, (*pixels.shape[:2], 3))
+    return to_bytes(np.where(unknown[..., None], FILL, np.nan_to_num(rgb)))

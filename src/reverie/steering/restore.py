@@ -31,13 +31,13 @@ from reverie.steering.restoration_results import Restored, check_results
 
 Picture = str | Path | np.ndarray
 
-RESULTS: dict[Kind, int] = {"points": 500, "images": 6}  # the default numbers
+RESULTS: dict[Kind, int] = {"points": 500, "images": 6}  # default number of results
 DEFAULT_METHOD: dict[Kind, str] = {"points": "moment", "images": "dps"}  # measured in docs/inverse.md
-ROUNDING = 1 / 255 / math.sqrt(12)  # the noise of 8-bit pictures with values in [0, 1]
+ROUNDING = 1 / 255 / math.sqrt(12)  # std of the rounding noise of 8-bit pictures with values in [0, 1]
 LARGE = 1e30  # limit of a known coordinate
 PARTICLE_BATCH = 4  # data per batch of a particle method, each with many particles
 MODEL_POINTS = 1000  # unconditional samples behind the results
-DEGRADE_DRAW = 2**29  # the number of the draw, in each image's own stream, of the noise of a degraded picture
+DEGRADE_DRAW = 2**29  # index of the noise of a degraded picture in the random stream of each image
 
 
 @renamed_options
@@ -73,14 +73,14 @@ def inpaint(
     if run.kind == "points":
         if image is not None or mask is not None:
             raise UserError(f"{run.path} is a run of points, without image and mask; fix coordinates with --known x=0.5")
-        truth, seen = _read_known(known, shape[0])
+        truth, known_mask = _read_known(known, shape[0])
     else:
         if known is not None:
             raise UserError(f"{run.path} is a run of images; use an image and --mask instead of --known")
         if image is None or mask is None:
             raise UserError("inpainting needs an image and a --mask: white where to fill, or a half such as left-half")
         picture = read_picture(image, image_shape(run), "image", run.fit)
-        seen = torch.from_numpy(read_mask(mask, image_shape(run), picture.size, run.fit).copy())
+        known_mask = torch.from_numpy(read_mask(mask, image_shape(run), picture.size, run.fit).copy())
         picture.warn_if_resized(", as is a mask of its size")
         truth = torch.from_numpy(picture.x)
     n = RESULTS[run.kind] if n is None else n
@@ -88,28 +88,28 @@ def inpaint(
     if isinstance(run.model, CompletionModel):
         if method is not None:
             raise UserError(f"the family {run.config.family.name} completes data without a method; leave out --method")
-        x, labels, figures = _complete(run, run.model, n, truth, seen, options, on_progress)
+        x, labels, figures = _complete(run, run.model, n, truth, known_mask, options, on_progress)
         method = figures["method"]
     else:
         method = DEFAULT_METHOD[run.kind] if method is None else method
         inpainter = build(INPAINTERS, method, "method")
-        device_of_run = run.diffusion.device
+        model_device = run.diffusion.device
         measure, y = known_part(
-            run.diffusion.codec, truth.to(device_of_run), seen.to(device_of_run), isinstance(inpainter, Replacement)
+            run.diffusion.codec, truth.to(model_device), known_mask.to(model_device), isinstance(inpainter, Replacement)
         )
         x, labels, residuals = _sample(run, n, inpainter, measure, y, 0.0, options, on_progress)
         figures = {"method": method, **_solver(residuals)}
-    results = torch.where(seen, truth, x)  # exact, independent of units and rounding
-    shown = torch.where(seen, truth, torch.nan)
+    results = torch.where(known_mask, truth, x)  # exact, independent of units and rounding
+    observed = torch.where(known_mask, truth, torch.nan)
     points = run.kind == "points"
-    made = Restored(
-        _user(results), _user(shown[None])[0], None if points else _user(truth[None])[0], labels,
+    result = Restored(
+        _user(results), _user(observed[None])[0], None if points else _user(truth[None])[0], labels,
         run.sample(MODEL_POINTS).x if points else None, _title(run, method, options),
-        {**figures, "mean_std": float(results.std(0)[~seen].mean()) if n > 1 else None},
+        {**figures, "mean_std": float(results.std(0)[~known_mask].mean()) if n > 1 else None},
     )  # fmt: skip
     if out is not None:
-        made.save(out)
-    return made
+        result.save(out)
+    return result
 
 
 @renamed_options
@@ -139,12 +139,12 @@ def restore(
     run.require("restore")
     shape = image_shape(run)
     degradation = build(MEASUREMENTS, task, "task")
-    small = degradation.seen(shape)
+    degraded_shape = degradation.seen(shape)
     posterior = build(POSTERIORS, method, "method")
     if noise is not None and not 0 <= noise <= 1:
         raise UserError(f"--noise must be between 0 and 1, got {noise}")
-    picture = read_picture(image, shape if degrade else small, "image", run.fit)
-    picture.warn_if_resized("" if degrade or small[1:] == shape[1:] else f", then restored to {shape[1]}x{shape[2]}")
+    picture = read_picture(image, shape if degrade else degraded_shape, "image", run.fit)
+    picture.warn_if_resized("" if degrade or degraded_shape[1:] == shape[1:] else f", then restored to {shape[1]}x{shape[2]}")
     original = torch.from_numpy(picture.x) if degrade else None
     seed = options.get("seed", 0)
     if original is not None:
@@ -155,8 +155,8 @@ def restore(
         observed = torch.from_numpy(picture.x)[None]
     codec = run.diffusion.codec
     encode = codec.units.encode
-    size = float(encode(torch.ones(1)) - encode(torch.zeros(1)))  # of a user unit in model units
-    strength = size * (ROUNDING if noise is None else noise)
+    scale = float(encode(torch.ones(1)) - encode(torch.zeros(1)))  # of a user unit in model units
+    strength = scale * (ROUNDING if noise is None else noise)
     n = RESULTS[run.kind] if n is None else n
     x, labels, residuals = _sample(
         run, n, posterior, lambda z: degradation(codec.picture(z)), encode(observed), strength, options, on_progress
@@ -164,24 +164,24 @@ def restore(
     figures: dict[str, Any] = {"method": method, "task": task, **_solver(residuals)}
     figures["residual"] = float((degradation(x) - observed).square().mean().sqrt())
     if original is not None:
-        figures["psnr_each"] = [_psnr(one, original) for one in x]
+        figures["psnr_each"] = [_psnr(image_result, original) for image_result in x]
         figures["psnr"] = float(np.mean(figures["psnr_each"]))
         figures["psnr_of_mean"] = _psnr(x.mean(0), original)
         figures["psnr_input"] = _psnr(_enlarge(observed, shape)[0], original)
-    made = Restored(
+    result = Restored(
         _user(x), _user(observed.clamp(0, 1))[0], None if original is None else _user(original[None])[0], labels,
         title=f"{task}, {_title(run, method, options)}", figures=figures,
     )  # fmt: skip
     if out is not None:
-        made.save(out)
-    return made
+        result.save(out)
+    return result
 
 
 def known_part(codec: Codec, truth: Tensor, seen: Tensor, by_replacing: bool) -> tuple[Measurement, Tensor]:
     """Return the measurement in model units of the known numbers of a datum, and its value (1, count).
 
     With a codec whose codes depend on many numbers each, a gradient method compares the known numbers after decoding; a
-    replacement method replaces only codes of entirely known cells, of the datum with 0.5 in place of unknown numbers.  truth,
+    replacement method replaces only the codes of entirely known cells, encoded with 0.5 for unknown numbers.  truth,
     seen: of one datum, in user units.
     """
     if not codec.lossy:
@@ -196,15 +196,15 @@ def known_part(codec: Codec, truth: Tensor, seen: Tensor, by_replacing: bool) ->
 
 
 def _complete(
-    run: Run, model: CompletionModel, n: int, truth: Tensor, seen: Tensor, options: Options, on_progress: OnProgress | None
+    run: Run, model: CompletionModel, n: int, truth: Tensor, known: Tensor, options: Options, on_progress: OnProgress | None
 ) -> tuple[Tensor, list[str] | None, dict[str, Any]]:
-    """Return n results of a model that completes data itself, in user units, their labels, and figures."""
+    """Return n results of a model that completes data itself, in user units, their labels, and metrics."""
     check_count(n)
     run.check_options(options)
-    if bool(seen.all()):
+    if bool(known.all()):
         raise UserError("the mask has no white pixel, so there is nothing to fill; make a part of it white")
     label, seed, counts = options.get("label"), options.get("seed", 0), run.config.data.label_counts
-    exact = model.completes_exactly(seen)
+    exact = model.completes_exactly(known)
     log_prior = (torch.tensor(counts, dtype=torch.float64) / sum(counts)).log() if counts and label is None else None
     size, parts, shares = run.batch_size() if exact else PARTICLE_BATCH, list[Tensor](), list[float]()
     weights = run.weights(options)
@@ -212,21 +212,21 @@ def _complete(
         count = min(size, n - first)
         cond = run.labels(label, count, seed, first) if label is not None else None
         inputs = SamplingInputs(image_seeds(seed, count, first), cond, weights)
-        for frame in model.complete(inputs, truth, seen, log_prior, shares.append):
+        for frame in model.complete(inputs, truth, known, log_prior, shares.append):
             last = frame
             if on_progress:
                 on_progress("sampling", first * frame.of + count * (frame.i + 1), n * frame.of)
         parts.append(run.model.decode(last.x0).float().cpu())
     figures = {"method": "exact"} if exact else {"method": "particles", "effective_particle_share": float(np.mean(shares))}
-    figures |= {} if model.completes_in_own_order(seen) else {"order": "known numbers first"}
+    figures |= {} if model.completes_in_own_order(known) else {"order": "known numbers first"}
     cond = run.labels(label, n, seed) if label is not None else None
     return torch.cat(parts), run.names(cond, options), figures
 
 
-def _enlarge(seen: Tensor, shape: Shape) -> Tensor:
+def _enlarge(degraded: Tensor, shape: Shape) -> Tensor:
     """Return a degraded picture in the shape of the original, the baseline without a model."""
-    factor = shape[1] // seen.shape[-2]
-    return seen.repeat_interleave(factor, -2).repeat_interleave(factor, -1).expand(1, *shape).clamp(0, 1)
+    factor = shape[1] // degraded.shape[-2]
+    return degraded.repeat_interleave(factor, -2).repeat_interleave(factor, -1).expand(1, *shape).clamp(0, 1)
 
 
 def _psnr(x: Tensor, truth: Tensor) -> float:
@@ -273,7 +273,7 @@ def _solver(residuals: list[Tensor]) -> dict[str, float]:
 
 def _read_known(text: str | None, size: int) -> tuple[Tensor, Tensor]:
     """Parse "x=0.5" or "0=0.5,2=1" to the coordinates of a point, (D,), and a mask of the known ones, (D,)."""
-    point, seen = torch.zeros(size), torch.zeros(size, dtype=torch.bool)
+    point, is_known = torch.zeros(size), torch.zeros(size, dtype=torch.bool)
     names = {**{str(k): k for k in range(size)}, **{name: k for k, name in enumerate("xyz"[:size])}}
     for part in filter(None, (text or "").replace(" ", "").split(",")):
         match = re.fullmatch(r"(\w+)=([-+.\deE]+)", part)
@@ -283,14 +283,14 @@ def _read_known(text: str | None, size: int) -> tuple[Tensor, Tensor]:
             value = math.nan
         if match is None or match[1] not in names or not abs(value) < LARGE:
             raise UserError(f"cannot read --known {part!r}; write coordinates like x=0.5, from: {', '.join(names)}")
-        if seen[names[match[1]]]:
+        if is_known[names[match[1]]]:
             raise UserError(f"--known contains the coordinate {match[1]} twice; set it once")
-        point[names[match[1]]], seen[names[match[1]]] = value, True
-    if not seen.any():
+        point[names[match[1]]], is_known[names[match[1]]] = value, True
+    if not is_known.any():
         raise UserError("no coordinate is known; fix at least one, for example --known x=0.5")
-    if seen.all():
+    if is_known.all():
         raise UserError(f"all {size} coordinates are known; leave one out of --known")
-    return point, seen
+    return point, is_known
 
 
 def _title(run: Run, method: str, options: Options) -> str:

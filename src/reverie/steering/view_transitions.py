@@ -15,11 +15,11 @@ def interpolate_views(x: np.ndarray, start: SizedView, end: SizedView, fraction:
     x: (N, H, W, C) in [0, 1]; fraction: progress from 0 to 1; returns (N, H', W', 3) uint8.
     """
     colour = np.broadcast_to(x[..., :3], (*x.shape[:3], 3))
-    turn = _rotation(start, end)
-    if turn is None or fraction in (0.0, 1.0):
+    degrees = _rotation(start, end)
+    if degrees is None or fraction in (0.0, 1.0):
         return _move(colour, start, end, fraction, factor)
-    whole = start.view.turn is not None and end.view.turn is not None
-    return np.stack([_rotate(image, turn * fraction, whole) for image in _move(colour, start, start, 0.0, factor)])
+    is_full = start.view.turn is not None and end.view.turn is not None
+    return np.stack([_rotate(image, degrees * fraction, is_full) for image in _move(colour, start, start, 0.0, factor)])
 
 
 def _rotation(start: SizedView, end: SizedView) -> float | None:
@@ -34,19 +34,19 @@ def _rotation(start: SizedView, end: SizedView) -> float | None:
     return None
 
 
-def _rotate(image: np.ndarray, degrees: float, whole: bool) -> np.ndarray:
+def _rotate(image: np.ndarray, degrees: float, is_full: bool) -> np.ndarray:
     """Return an image, (H, W, 3) uint8, or only its inner disc, rotated counter-clockwise about the centre."""
     height, width = image.shape[:2]
     page = Image.fromarray(image)
     edge = np.concatenate([image[0], image[-1], image[:, 0], image[:, -1]])
     fill = tuple(int(v) for v in np.median(edge, axis=0))
-    turned = page.rotate(degrees, Image.Resampling.BICUBIC, fillcolor=fill)
-    if whole:
-        return np.asarray(turned)
+    rotated = page.rotate(degrees, Image.Resampling.BICUBIC, fillcolor=fill)
+    if is_full:
+        return np.asarray(rotated)
     mask, radius = Image.new("L", page.size, 0), min(height, width) / 2
     box = (width / 2 - radius, height / 2 - radius, width / 2 + radius, height / 2 + radius)
     ImageDraw.Draw(mask).ellipse(box, fill=255)
-    page.paste(turned, (0, 0), mask)
+    page.paste(rotated, (0, 0), mask)
     return np.asarray(page)
 
 
@@ -54,15 +54,15 @@ def _move(x: np.ndarray, start: SizedView, end: SizedView, fraction: float, fact
     """Return pictures with every pixel at a fraction of the straight line between its positions in two views."""
     count, height, width = x.shape[:3]
     positions = np.stack([start.inverse.numpy(), end.inverse.numpy()]).astype(np.float64)
-    y = (1 - fraction) * (positions[0] // width) + fraction * (positions[1] // width)
-    across = (1 - fraction) * (positions[0] % width) + fraction * (positions[1] % width)
+    y_positions = (1 - fraction) * (positions[0] // width) + fraction * (positions[1] // width)
+    x_positions = (1 - fraction) * (positions[0] % width) + fraction * (positions[1] % width)
     sign = (1 - fraction) * start.sign + fraction * end.sign
     pixels = to_bytes((sign * (2 * x - 1) + 1) / 2).reshape(count, height * width, 3)
     background = np.median(pixels, axis=1).astype(np.uint8)  # (N, 3), the background colour
-    top, left = np.rint(y * factor).astype(int), np.rint(across * factor).astype(int)
-    inside = np.arange(factor)
-    rows = (top[:, None, None] + inside[:, None]).clip(0, height * factor - 1)
-    columns = (left[:, None, None] + inside).clip(0, width * factor - 1)
+    top, left = np.rint(y_positions * factor).astype(int), np.rint(x_positions * factor).astype(int)
+    offsets = np.arange(factor)
+    rows = (top[:, None, None] + offsets[:, None]).clip(0, height * factor - 1)
+    columns = (left[:, None, None] + offsets).clip(0, width * factor - 1)
     out = np.broadcast_to(background[:, None, None], (count, height * factor, width * factor, 3)).copy()
     for k in range(count):  # pixels that differ most from the background are drawn last
         order = np.abs(pixels[k].astype(int) - background[k]).sum(1).argsort(kind="stable")

@@ -20,24 +20,24 @@ from reverie.runs.run import Run
 from reverie.training.diagnosis import held_out_decrease
 
 EARLY = 1 / 8  # fraction of a training at which its weights are stored as the weak model of autoguidance
-DRAWN, DATA = 32, 2048  # number of samples, for a length in steps, and of data for comparison
-A_MINUTE, MIN_DRAWN, MAX_DRAWN = 6.4, 16, 64  # samples per minute of a training, with limits
-SMALL, MANY_DRAWN = 1024, 128  # image size up to which more samples are affordable, and how many
+DRAWN, DATA = 32, 2048  # number of samples if the length is in steps, and of data for comparison
+PER_MINUTE, MIN_DRAWN, MAX_DRAWN = 6.4, 16, 64  # samples per minute of training, and their limits
+SMALL, MANY_DRAWN = 1024, 128  # image size up to which sampling is fast, and the number of samples then
 SHARP = 0.95  # detail of samples, relative to the data, from which they need no guidance
 TRIED = (2.0, 2.5, 3.0)  # scales that are tried in turn until samples have the detail of the data
-# Least scales of autoguidance, measured on MNIST (experiments/sampling.md): MIN_GUIDED where the held-out loss still fell by
+# Minimum scales of autoguidance, measured on MNIST (experiments/sampling.md): MIN_GUIDED where the held-out loss still fell by
 # UNFINISHED in the second half of the training, and MIN_UNCONDITIONAL without labels, captions or clusters, where a model
 # mixes classes.
 UNFINISHED, MIN_GUIDED, MIN_UNCONDITIONAL = 0.045, 1.2, 2.0
-GUIDED = 2.0  # evaluations of guided samples, relative to unguided ones
+GUIDED_COST = 2.0  # evaluations of guided samples, relative to unguided ones
 MAX_TIME = 0.1  # share of a training in minutes after which no further scale is tried
 ROUGH = 1.2  # detail of samples, relative to the data, from which they are too sharp
-EDGE, OTHER = 0.01, 0.1  # distance from black or white that counts as such, and tolerated color difference, of the range
-MIN_STEPS = 200  # least steps of a run for a useful weak model
+EDGE, TOLERANCE = 0.01, 0.1  # distance from 0 or 1 that counts as black or white, and tolerated color difference
+MIN_STEPS = 200  # minimum steps of a run for a useful weak model
 
 
 def keeps_early(model: Model) -> bool:
-    """Return whether a model can use autoguidance: images, no student and no learned schedule."""
+    """Return whether a model can use autoguidance: one of images, not distilled, without a learned schedule."""
     if not isinstance(model, Diffusion) or model.kind != "images":
         return False
     return not (model.distilled or isinstance(model.denoiser.schedule, Learned))
@@ -54,11 +54,13 @@ def has_color_shift(samples: Tensor, plain: Tensor, data: Tensor) -> bool:
         return float(((x <= EDGE) | (x >= 1 - EDGE)).float().mean())
 
     brightness = (samples.mean((0, 2, 3)) - plain.mean((0, 2, 3))).abs().max()
-    return bool(extreme(samples) > extreme(data) + OTHER or brightness > OTHER or samples.std() > (1 + OTHER) * data.std())
+    return bool(
+        extreme(samples) > extreme(data) + TOLERANCE or brightness > TOLERANCE or samples.std() > (1 + TOLERANCE) * data.std()
+    )
 
 
 def minimum_guidance(run: Run) -> float:
-    """Return the least scale of autoguidance; 1 is none."""
+    """Return the minimum scale of autoguidance; 1 is none."""
     if not run.conditional and run.diffusion.clusters is None:
         return MIN_UNCONDITIONAL
     rows = [row for row in folder.read_metrics(run.path) if row.get("held_out") is not None]
@@ -80,52 +82,52 @@ def choose_autoguidance(run: Run, train: Dataset, steps: int, stage: Deadline | 
         return 1.0
     x, labels = train.batch(torch.arange(min(DATA, len(train))))
     minutes = run.config.training.minutes
-    drawn = DRAWN if minutes is None else min(MAX_DRAWN, max(MIN_DRAWN, round(A_MINUTE * minutes)))
+    count = DRAWN if minutes is None else min(MAX_DRAWN, max(MIN_DRAWN, round(PER_MINUTE * minutes)))
     if minutes is not None and math.prod(train.shape) <= SMALL:
-        drawn = MANY_DRAWN
-    fine, sample_labels = detail(x), run.labels(None, drawn, 0)
+        count = MANY_DRAWN
+    details, sample_labels = detail(x), run.labels(None, count, 0)
     if labels is not None and sample_labels is not None:  # weigh data by the labels of samples, as labels differ in detail
-        each = [fine[labels == k] for k in sample_labels.tolist()]
-        fine = torch.stack([of.mean() if len(of) else fine.mean() for of in each])
-    wanted = float(fine.mean())
+        label_details = [details[labels == k] for k in sample_labels.tolist()]
+        details = torch.stack([values.mean() if len(values) else details.mean() for values in label_details])
+    target = float(details.mean())
 
     def sample(scale: float) -> tuple[Tensor, float]:
-        *_, last = run.frames(drawn, autoguidance=scale)
+        *_, last = run.frames(count, autoguidance=scale)
         images = run.model.decode(last.x0).cpu()
-        return images, float(detail(images).mean()) / max(wanted, 1e-12)
+        return images, float(detail(images).mean()) / max(target, 1e-12)
 
     stage = stage or Deadline()
-    longest = math.inf if minutes is None else MAX_TIME * 60 * minutes
+    time_limit = math.inf if minutes is None else MAX_TIME * 60 * minutes
     plain, sharp = sample(1.0)
-    price = GUIDED * stage.elapsed
+    guided_seconds = GUIDED_COST * stage.elapsed
 
-    def late() -> bool:
-        return stage.left < price or stage.elapsed > longest
+    def is_late() -> bool:
+        return stage.left < guided_seconds or stage.elapsed > time_limit
 
-    scale = _scale_by_detail(sample, plain, sharp, x, late) if sharp < SHARP else 1.0
-    least = minimum_guidance(run) if sharp <= ROUGH else 1.0
-    if late():
+    scale = _scale_by_detail(sample, plain, sharp, x, is_late) if sharp < SHARP else 1.0
+    minimum = minimum_guidance(run) if sharp <= ROUGH else 1.0
+    if is_late():
         return scale
-    return scale if least <= scale or has_color_shift(sample(least)[0], plain, x) else least
+    return scale if minimum <= scale or has_color_shift(sample(minimum)[0], plain, x) else minimum
 
 
 def _scale_by_detail(
     sample: Callable[[float], tuple[Tensor, float]], plain: Tensor, sharp: float, data: Tensor,
-    late: Callable[[], bool],
+    is_late: Callable[[], bool],
 ) -> float:  # fmt: skip
     """Return the scale at which samples have the detail of data, or else the largest tried without a color shift.
 
-    late: returns whether the time for trying scales is over.
+    is_late: returns whether the time for trying scales is over.
     """
-    found = [(1.0, sharp)]
+    tried = [(1.0, sharp)]
     for scale in TRIED:
-        if late():
+        if is_late():
             break
         guided, sharpened = sample(scale)
-        if sharpened <= found[-1][1] or has_color_shift(guided, plain, data):
+        if sharpened <= tried[-1][1] or has_color_shift(guided, plain, data):
             break
-        found.append((scale, sharpened))
+        tried.append((scale, sharpened))
         if sharpened >= 1:
-            (low, less), (high, more) = found[-2:]
-            return round(low + (high - low) * (1 - less) / (more - less), 2)
-    return found[-1][0]
+            (low, low_detail), (high, high_detail) = tried[-2:]
+            return round(low + (high - low) * (1 - low_detail) / (high_detail - low_detail), 2)
+    return tried[-1][0]

@@ -66,24 +66,24 @@ def read(path: Path, learner: Learner) -> dict[str, Snapshot]:
         fits=CONFIG,
         optional=lambda name: name.partition(".")[2].startswith("optimizer."),
     )
-    kept = {
+    snapshots = {
         part: Snapshot({n.removeprefix(f"{part}."): t for n, t in tensors.items() if n.startswith(f"{part}.")}, state)
         for part, state in states.present().items()
     }
-    for part, snapshot in kept.items():
+    for part, snapshot in snapshots.items():
         if problem := learner.problem(snapshot):
             raise UserError(f"{path} is incomplete: in the state {part!r} {problem}")
-    return kept
+    return snapshots
 
 
 def check_fit(run: Path, config: Config) -> None:
-    """Refuse a run if no checkpoint fits the model of its configuration; reads only headers."""
+    """Refuse a run none of whose checkpoints fits the model of its configuration; reads only headers."""
     prefix, complaints = "now.model.", list[str]()
-    wanted = {f"{prefix}{name}": form for name, form in model_forms(config).items()}
+    expected = {f"{prefix}{name}": form for name, form in model_forms(config).items()}
     for path in existing(run):
         try:
-            found = {name: form for name, form in read_tensor_specs(path).items() if name.startswith(prefix)}
-            check_tensor_specs(path, wanted, without_adapters(found), CONFIG)
+            specs = {name: form for name, form in read_tensor_specs(path).items() if name.startswith(prefix)}
+            check_tensor_specs(path, expected, without_adapters(specs), CONFIG)
         except UserError as error:
             complaints.append(str(error))
         else:

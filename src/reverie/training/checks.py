@@ -12,10 +12,11 @@ from reverie.runs.finding import Finding
 from reverie.training.diagnosis import ENOUGH, MIN_DATA, SETTLED, Check, Diagnosis, Row, gain, held_out_decrease, metric_name
 
 # Improvements are shares of a loss, or differences in the unit of a likelihood; see `gain`.
-STUCK, MOVED = 0.01, 1e-3  # least improvement of the held-out metric, and least relative change of the weights, by learning
+# Minimum improvement of the held-out metric, and minimum relative change of the weights, of a network that learns.
+STUCK, MOVED = 0.01, 1e-3
 BLANK, COLLAPSED, SATURATED = 0.1, 0.05, 0.3
 NOISY = 0.15  # variance of white noise in previews, relative to that of the data, from which they look like noise
-MISSED = 0.15  # share of the noise that the network misses and a linear filter finds
+MISSED = 0.15  # share of the noise that a linear filter removes and the network does not
 FALLING = 0.03  # improvement over the last half of the steps from which longer training is worth it
 LAG = 0.1  # tolerated gap between averaged and raw weights, relative to the total improvement
 UNCERTAIN = 0.02  # difference of two held-out metrics within their error
@@ -123,7 +124,7 @@ def dead_parameter(p: Diagnosis) -> Finding | None:
 
 
 def noisy_previews(p: Diagnosis) -> Finding | None:
-    """Check for noisy previews, and for a network that finds less noise than a linear filter, once learning stopped."""
+    """Check for noisy previews, and for a network that removes less noise than a linear filter, once learning stopped."""
     if p.kind != "images" or p.network.schedule is None or not p.has_preview() or p.now["i"] < ENOUGH:
         return None
     if p.unit is not None:  # previews in few steps show little of a model trained for the likelihood
@@ -143,14 +144,13 @@ def noisy_previews(p: Diagnosis) -> Finding | None:
     if narrow and entry is not None:
         cause = f"a network too narrow for its input: its first layer maps {entry.folded} values of each position to"
         cause += f" {entry.width} channels, which loses {entry.lost:.0%} of the noise (missed: {missed:.0%})"
-        other, otherwise = p.network.sizes.unfolded, f"use a network whose first layer has at least {entry.folded} channels"
+        suggested = p.network.sizes.unfolded
+        advice = f"use a network whose first layer has at least {entry.folded} channels"
     else:
-        cause, other = "a network too small for these images", p.network.sizes.larger
-        otherwise = "train on smaller images with --size"
-    change = {"network": other} if other is not None else {}
-    return Finding(
-        "noisy_previews", what, int(p.now["i"]), cause, f"train with --network {other}" if other else otherwise, change
-    )
+        cause, suggested = "a network too small for these images", p.network.sizes.larger
+        advice = "train on smaller images with --size"
+    advice, change = (f"train with --network {suggested}", {"network": suggested}) if suggested else (advice, {})
+    return Finding("noisy_previews", what, int(p.now["i"]), cause, advice, change)
 
 
 def empty_previews(p: Diagnosis) -> Finding | None:
@@ -158,21 +158,21 @@ def empty_previews(p: Diagnosis) -> Finding | None:
     if not p.has_preview():
         return None
     assert p.preview is not None and p.truth is not None
-    look, truth, i = p.preview, p.truth, int(p.now["i"])
+    stats, truth, i = p.preview, p.truth, int(p.now["i"])
     rate = f"{max(float(row.get('learning_rate', 0)) for row in p.rows) / 10:.2g}"
     advice, lower = f"train longer, or with --learning-rate {rate}", {"learning_rate": rate}
-    if p.kind == "images" and look.contrast < BLANK * truth.contrast:
-        name = "black" if look.mean < -0.8 else "white" if look.mean > 0.8 else "of one color"
+    if p.kind == "images" and stats.contrast < BLANK * truth.contrast:
+        name = "black" if stats.mean < -0.8 else "white" if stats.mean > 0.8 else "of one color"
         cause = "weights that output the same value everywhere"
         return Finding("empty_previews", f"the previews are {name}", i, cause, advice, lower)
-    if look.outside > SATURATED:
-        what = f"{look.outside:.0%} of the values of previews lie far outside the range of the data"
+    if stats.outside > SATURATED:
+        what = f"{stats.outside:.0%} of the values of previews lie far outside the range of the data"
         cause = "an error that grows with each sampling step"
         if p.requested.get("target", "flow") in ("v", "flow"):
             return Finding("empty_previews", what, i, cause, advice, lower)
         return Finding("empty_previews", what, i, cause, "train with --target flow", {"target": "flow"})
-    if look.variance < COLLAPSED * truth.variance:
-        what = f"the previews are nearly identical, with {look.variance / truth.variance:.1%} of the data's variance"
+    if stats.variance < COLLAPSED * truth.variance:
+        what = f"the previews are nearly identical, with {stats.variance / truth.variance:.1%} of the data's variance"
         return Finding("empty_previews", what, i, "mode collapse", advice, lower)
     return None
 
@@ -227,13 +227,13 @@ def overfitting(p: Diagnosis) -> Finding | None:
         f"at {level} the": ([row["held_out_levels"][k] for row in rows], [row["train_levels"][k] for row in rows])
         for k, level in enumerate(NOISE_NAMES)
     }  # fmt: skip
-    for where, (held, train) in curves.items():
+    for prefix, (held, train) in curves.items():
         best = min(range(len(held)), key=held.__getitem__)
         if best < len(held) - 2 and train[-1] < train[best] and gain(held[best], min(held[-2:]), p.unit) < -RISE:
-            what = f"{where} {metric_name(p.unit)} rose from {held[best]:.3g} to {held[-1]:.3g}, while the training metric"
+            what = f"{prefix} {metric_name(p.unit)} rose from {held[best]:.3g} to {held[-1]:.3g}, while the training metric"
             what += " fell"
             cause = "too few data for a training of this length"
-            advice, change = _less(p, rows[best]["i"] / rows[-1]["i"])
+            advice, change = _advice_against_overfitting(p, rows[best]["i"] / rows[-1]["i"])
             return Finding("overfitting", what, int(rows[best]["i"]), cause, advice, change)
     return None
 
@@ -246,18 +246,18 @@ def copies(p: Diagnosis) -> Finding | None:
     if not p.has_preview() or p.now["i"] < ENOUGH:
         return None
     assert p.preview is not None and p.truth is not None
-    ours, theirs = p.preview.nearest, p.truth.nearest
+    distance, held_out = p.preview.nearest, p.truth.nearest
     if p.kind == "images" and p.preview.noise(p.truth) > NOISY:
         return None
-    if ours >= COPY * theirs or theirs == 0:
+    if distance >= COPY * held_out or held_out == 0:
         return None
-    what = f"the distance of samples to the nearest training datum is {ours / theirs:.2f} times that of held-out data"
+    what = f"the distance of samples to the nearest training datum is {distance / held_out:.2f} times that of held-out data"
     cause = "memorization of the training data"
-    return Finding("copies", what, int(p.now["i"]), cause, *_less(p, 0.5))
+    return Finding("copies", what, int(p.now["i"]), cause, *_advice_against_overfitting(p, 0.5))
 
 
-def _less(p: Diagnosis, share: float) -> tuple[str, Mapping[str, str | None]]:
-    """Return the advice against overfitting, and the change of settings.  share: of the present length."""
+def _advice_against_overfitting(p: Diagnosis, share: float) -> tuple[str, Mapping[str, str | None]]:
+    """Return the advice against overfitting, and the change of settings.  share: new length, relative to the present one."""
     if p.requested.get("augment") == "none":
         return "use more data, or omit --augment none", {"augment": None}
     share = max(0.05, share)
@@ -276,19 +276,19 @@ CHECKS: dict[str, Check] = {
 }  # fmt: skip
 
 
-# Findings that imply others, which are then not reported.
+# Findings that imply others; the implied ones are not reported.
 EXPLAINS = {"few_data": ("not_learning", "lagging_average", "overfitting", "copies"), "constant_data": ("few_data",)}
 
 
 def examine(diagnosis: Diagnosis) -> tuple[Finding, ...]:
     """Run all checks and return their findings, without those that another finding implies."""
-    found = {name: finding for name, check in CHECKS.items() if (finding := check(diagnosis)) is not None}
-    implied = {name for cause, names in EXPLAINS.items() if cause in found for name in names}
-    return tuple(finding for name, finding in found.items() if name not in implied)
+    findings = {name: finding for name, check in CHECKS.items() if (finding := check(diagnosis)) is not None}
+    implied = {name for cause, names in EXPLAINS.items() if cause in findings for name in names}
+    return tuple(finding for name, finding in findings.items() if name not in implied)
 
 
 def has_stopped_improving(rows: Sequence[Row], key: str = "held_out", least: float = FLAT) -> bool:
-    """Return whether a metric's best value in the last PATIENCE checks is no better than the best before them."""
+    """Return whether the best of the last PATIENCE checks improves on the earlier best by less than `least`."""
     values = [float(row[key]) for row in rows if key in row]
     unit = next((row["unit"] for row in reversed(rows) if "unit" in row), None) if key == "held_out" else None
     return len(values) > 2 * PATIENCE and gain(min(values[:-PATIENCE]), min(values[-PATIENCE:]), unit) < least

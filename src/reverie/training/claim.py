@@ -33,7 +33,7 @@ FOLDERS = (previews.FOLDER, checkpoints.FOLDER, tensorboard.FOLDER)
 
 
 def _inner(name: str) -> str:
-    """Return a path in a run folder relative to that of its autoencoder, if it is within that."""
+    """Return a path in a run folder, relative to the folder of its autoencoder if it is in that."""
     return name.removeprefix(f"{CODEC_FOLDER}/")
 
 
@@ -44,7 +44,7 @@ def is_own(name: str) -> bool:
 
 
 def is_left(name: str) -> bool:
-    """Return whether a path in a run folder is left by a killed training: the lock or a temporary file."""
+    """Return whether a path is a leftover of a killed training: the lock or a temporary file."""
     name = _inner(name)
     return name == LOCK or is_own(intended_name(name) or "")
 
@@ -70,7 +70,7 @@ def check_free(path: Path, overwrite: bool) -> None:
         raise Occupied(f"{path} already contains a run; choose another --out, or add --overwrite to replace it")
     others = [name for name in _names(path) if not (is_left(name) or (is_run and is_own(name)))]
     if (path / LOCK).is_file() and (path / LOCK).stat().st_size:
-        others.append(LOCK)  # ours is empty
+        others.append(LOCK)  # the lock of a run is empty
     if others:
         raise UserError(f"{path} contains other files ({others[0]} ...); choose a new or empty folder with --out")
     check_own(path)
@@ -88,7 +88,7 @@ def check_own(path: Path) -> None:
 def sweep(path: Path, whole_run: bool = False) -> None:
     """Remove the leftovers of a killed training, or all files of a run, and nothing else; requires the lock."""
     try:
-        for name in sorted(_names(path), key=lambda name: name == folder.CONFIG):  # last, as it marks the folder as a run
+        for name in sorted(_names(path), key=lambda name: name == folder.CONFIG):  # the configuration last, as it marks a run
             if _inner(name) != LOCK and (is_left(name) or (whole_run and is_own(name))):
                 own_file(path, name).unlink(missing_ok=True)
     except OSError as error:
@@ -104,16 +104,16 @@ def sweep(path: Path, whole_run: bool = False) -> None:
 def claim(out: str | Path | None, name: str, overwrite: bool) -> Lock:
     """Return the lock of the new, empty folder of a run; with `overwrite`, remove another run in it."""
     if out is not None:
-        return _claimed(Path(out), overwrite)
+        return _claim_path(Path(out), overwrite)
     for k in range(1, 10_000):
         path = Path("runs") / (name if k == 1 else f"{name}-{k}")
         if not os.path.lexists(path):
             with suppress(Occupied):  # by a process that chose it at the same time
-                return _claimed(path, False)
+                return _claim_path(path, False)
     raise UserError(f"runs/ contains 10,000 runs with the name {name}; choose a folder with --out")
 
 
-def _claimed(path: Path, overwrite: bool) -> Lock:
+def _claim_path(path: Path, overwrite: bool) -> Lock:
     check_free(path, overwrite)
     lock = Lock(path)
     try:

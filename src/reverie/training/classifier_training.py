@@ -31,7 +31,7 @@ from reverie.training.optimizer import adamw
 
 MINUTES = 2.0  # default length
 BATCH, RATE, DECAY, WARMUP, EMA_SHARE = 128, 2e-3, 0.01, 0.02, 0.05
-REPORTS, CLOCK = 100, 0.5  # number of reports, and least seconds between them
+REPORT_SECONDS = 0.5  # minimum seconds between reports
 ACCURACY_TIMES = (0.05, 0.25, 0.5, 0.75, 0.95)  # times at which the accuracy is measured
 MAX_HELD_OUT = 2000
 
@@ -39,7 +39,7 @@ MAX_HELD_OUT = 2000
 class ClassifierTraining:
     """A training that is ready to start: iterate over it for its reports; at the end it writes the classifier to the run.
 
-    Ctrl-C ends it early, with the classifier so far.
+    Ctrl-C ends it early, and keeps the present classifier.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class ClassifierTraining:
         on_progress: Callable[[str, int, int], None] | None = None,
     ) -> None:
         run.require("train-classifier")
-        known = run.config.data
+        data_config = run.config.data
         if isinstance(run.diffusion.denoiser.schedule, Learned):
             raise UserError(
                 f"{run.path} has a learned schedule, which classifiers do not support; train a run with another --schedule"
@@ -64,12 +64,12 @@ class ClassifierTraining:
         for name, length in (("steps", steps), ("minutes", minutes)):
             if length is not None and not 0 < length < math.inf:
                 raise UserError(f"--{name} must be above 0, got {length}")
-        if len(known.labels) < 2:
-            raise UserError(f"the run {run.path} has {len(known.labels) or 'no'} labels; a classifier needs at least 2")
+        if len(data_config.labels) < 2:
+            raise UserError(f"the run {run.path} has {len(data_config.labels) or 'no'} labels; a classifier needs at least 2")
         self.run, self.seed, self.steps = run, check_seed(seed), steps
         self.minutes = MINUTES if minutes is None and steps is None else minutes
-        dataset = load_source_data(known, folder=run.path, data=data, data_dir=data_dir, on_progress=on_progress)
-        self.train, self.held_out = dataset.split(known.seed)
+        dataset = load_source_data(data_config, folder=run.path, data=data, data_dir=data_dir, on_progress=on_progress)
+        self.train, self.held_out = dataset.split(data_config.seed)
         self.accuracy: dict[str, float] = {}
         self.path: Path | None = None
 
@@ -106,15 +106,15 @@ class ClassifierTraining:
             x, labels = next(loader)
             assert labels is not None
             optimizer.zero_grad(set_to_none=True)
-            lost = self.loss(classifier, x.to(device), labels.to(device), mix_seed(self.seed, i))
-            lost.backward()
+            batch_loss = self.loss(classifier, x.to(device), labels.to(device), mix_seed(self.seed, i))
+            batch_loss.backward()
             optimizer.step()
             average.update(i)
             i += 1
-            total, count = total + float(lost.detach()), count + 1
+            total, count = total + float(batch_loss.detach()), count + 1
             now = time.monotonic()
             fraction = min(1.0, i / self.steps if self.steps else (now - begun) / (60 * (self.minutes or 1)))
-            if now - reported < CLOCK and fraction < 1 and not stop():
+            if now - reported < REPORT_SECONDS and fraction < 1 and not stop():
                 continue
             if not math.isfinite(total):
                 raise UserError(f"the loss of the classifier became {total} at step {i}; remove NaN from the data")
@@ -123,7 +123,7 @@ class ClassifierTraining:
             total, count, reported, reported_at = 0.0, 0, time.monotonic(), i
 
     def loss(self, classifier: Classifier, x: Tensor, labels: Tensor, seed: int) -> Tensor:
-        """Return the mean cross entropy, in nats, of data noised to stratified times in [t_min, 1]."""
+        """Return the mean cross entropy, in nats, of noisy data at stratified times in [t_min, 1]."""
         z = self.run.diffusion.codec.encode(x)
         random = torch.Generator().manual_seed(seed)
         t = draw_times("stratified", classifier.schedule, len(x), random)
@@ -133,15 +133,15 @@ class ClassifierTraining:
     @torch.no_grad()
     def measure(self, classifier: Classifier) -> dict[str, float]:
         """Return the accuracy on held-out data at each of ACCURACY_TIMES."""
-        device, right = device_of(classifier), dict.fromkeys(map(str, ACCURACY_TIMES), 0)
-        chosen = torch.arange(min(len(self.held_out), MAX_HELD_OUT))
+        device, correct = device_of(classifier), dict.fromkeys(map(str, ACCURACY_TIMES), 0)
+        indices = torch.arange(min(len(self.held_out), MAX_HELD_OUT))
         random = torch.Generator().manual_seed(mix_seed(self.seed, -(2**40)))
-        for part in chosen.split(500):
+        for part in indices.split(500):
             x, labels = self.held_out.batch(part)
             assert labels is not None
             z = self.run.diffusion.codec.encode(x.to(device))
             eps = torch.randn(z.shape, generator=random).to(device)
             for t in ACCURACY_TIMES:
                 scores = classifier(Pair(z, eps).mix(*classifier.schedule(t)), t)
-                right[str(t)] += int((scores.argmax(1).cpu() == labels).sum())
-        return {t: count / len(chosen) for t, count in right.items()}
+                correct[str(t)] += int((scores.argmax(1).cpu() == labels).sum())
+        return {t: count / len(indices) for t, count in correct.items()}

@@ -26,8 +26,8 @@ from reverie.training.claim import CODEC_FOLDER
 # Longer side in pixels from which latent diffusion is the default: at 64 it halves the distance of samples to color photos
 # (book/latent.md); grey images have a third of the values.
 COLOUR_SIDE, GREY_SIDE = 64, 96
-SHARE = 1 / 3  # share of the time or steps for the autoencoder
-SMALLEST_MAP = 16  # least shorter side of a latent map: with 8, the edges of patches are visible
+SHARE = 1 / 3  # share of the time or steps that the autoencoder gets
+MIN_MAP_SIDE = 16  # minimum shorter side of a latent map: with 8, the edges of patches are visible
 WIDTH, BLOCKS, BATCH, RATE = 64, 2, 16, 1e-3
 # 2 s² for reconstruction errors with a standard deviation s of 2.5 of 255 levels, in units from -1 to 1.
 KL = 8e-4
@@ -43,7 +43,7 @@ def patch_for(shape: tuple[int, ...]) -> int | None:
     """Return the patch size of the autoencoder, so that the latent map can be halved; None if there is none."""
     height, width = shape[1:]
     fitting = [patch for patch in (8, 4, 2) if height % (2 * patch) == width % (2 * patch) == 0]
-    return next((patch for patch in fitting if min(height, width) // patch >= SMALLEST_MAP), fitting[-1] if fitting else None)
+    return next((patch for patch in fitting if min(height, width) // patch >= MIN_MAP_SIDE), fitting[-1] if fitting else None)
 
 
 def autoencoder_for(shape: tuple[int, ...]) -> AutoencoderSettings:
@@ -64,7 +64,7 @@ def autoencoder_for(shape: tuple[int, ...]) -> AutoencoderSettings:
 class LatentRequest:
     """Whether to train latent diffusion.
 
-    latent: the option; None chooses by the size of the images, if by_size; options: of the family; run: with the autoencoder.
+    latent: the option; if None and by_size, the image size decides; options: of the family; run: of the autoencoder.
     """
 
     latent: bool | None
@@ -85,18 +85,20 @@ class LatentRequest:
     def _large(self, form: Dataset) -> bool:
         if form.kind != "images" or max(form.shape[1:]) < least_side(form.shape) or patch_for(form.shape) is None:
             return False
-        own = parse(self.options.get("network") or "none").keys() & {"stem", "patch"}
-        other = self.options.get("purpose") == "likelihood" or self.options.get("target") == "levels" or "codec" in self.options
-        return not (own or other)
+        sets_patches = parse(self.options.get("network") or "none").keys() & {"stem", "patch"}
+        is_incompatible = (
+            self.options.get("purpose") == "likelihood" or self.options.get("target") == "levels" or "codec" in self.options
+        )
+        return not (sets_patches or is_incompatible)
 
     def _check(self, run: Run, form: Dataset) -> None:
         """Refuse data that do not fit the autoencoder of a run."""
-        theirs = tuple(run.config.data.shape)
-        if form.shape != theirs:
-            size = f"{theirs[1]}" if theirs[1] == theirs[2] else f"{theirs[1]}x{theirs[2]}"
+        expected = tuple(run.config.data.shape)
+        if form.shape != expected:
+            size = f"{expected[1]}" if expected[1] == expected[2] else f"{expected[1]}x{expected[2]}"
             raise UserError(
-                f"the autoencoder of {run.path} is for {describe_shape(theirs)}, and {form.name} contains"
-                f" {describe_shape(form.shape)}; add --size {size} --channels {theirs[0]}"
+                f"the autoencoder of {run.path} is for {describe_shape(expected)}, and {form.name} contains"
+                f" {describe_shape(form.shape)}; add --size {size} --channels {expected[0]}"
             )
 
     def reason(self, form: Dataset, codec: Spec) -> str:
@@ -106,22 +108,22 @@ class LatentRequest:
         maps = f"{'x'.join(map(str, form.shape[1:]))} images as latent maps of {code[1]}x{code[2]} with {code[0]} channels"
         if self.run is not None:
             return f"latent diffusion: {maps}, by the autoencoder of {self.run.path}"
-        why = "requested" if self.latent else f"default from {least_side(form.shape)} pixels; --no-latent disables it"
-        return f"latent diffusion: {maps}, by an autoencoder that is trained first, for a third of the time ({why})"
+        cause = "requested" if self.latent else f"default from {least_side(form.shape)} pixels; --no-latent disables it"
+        return f"latent diffusion: {maps}, by an autoencoder that is trained first, for a third of the time ({cause})"
 
 
 def open_codec(path: str | Path) -> Run:
     """Open a run of an autoencoder, or the autoencoder within a run of latent diffusion; refuse others."""
-    place = Path(path)
-    check_run(place)
-    if (place / CODEC_FOLDER / "config.toml").is_file():
-        place = place / CODEC_FOLDER
-    run = load(place, "cpu")
+    run_folder = Path(path)
+    check_run(run_folder)
+    if (run_folder / CODEC_FOLDER / "config.toml").is_file():
+        run_folder = run_folder / CODEC_FOLDER
+    run = load(run_folder, "cpu")
     if "latent" not in type(run.config.family).model_fields:
-        raise UserError(f"{place} is a run of the family {run.config.family.name}, not an autoencoder; train one with:"
+        raise UserError(f"{run_folder} is a run of the family {run.config.family.name}, not an autoencoder; train one with:"
                         " reverie train DATA --family autoencoder:layers=map")  # fmt: skip
     if run.config.family.name == "vae" and run.config.data.labels:
-        raise UserError(f"the autoencoder of {place} needs labels; train it with --labels none")
+        raise UserError(f"the autoencoder of {run_folder} needs labels; train it with --labels none")
     autoencoder_of(run.config.family, run.config.data.shape)
     return run
 
@@ -160,5 +162,5 @@ def total_length(config: Config) -> tuple[float | None, int | None]:
     """Return the requested minutes or steps of a run, including its autoencoder."""
     share = 1 - SHARE if has_own_codec(config) else 1.0
     minutes, steps = config.training.minutes, config.training.steps
-    whole = round(minutes / share, 9) if minutes is not None else None
-    return whole, round(steps / share) if steps is not None else None
+    total_minutes = round(minutes / share, 9) if minutes is not None else None
+    return total_minutes, round(steps / share) if steps is not None else None

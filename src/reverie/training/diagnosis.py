@@ -23,7 +23,7 @@ Row = Mapping[str, Any]
 
 ENOUGH = 30  # steps from which learning can be assessed: the last layers change before the first
 MIN_DATA = 10  # training data from which a model can generalize
-EXTENDED = 0.8  # share of the steps that a run had before its extension, up to which the extension can be assessed
+EXTENDED = 0.8  # an extension can be assessed if at most this share of the steps was made before it
 SETTLED = 0.25  # share of a run from which previews can be assessed
 
 
@@ -91,11 +91,11 @@ class Diagnosis:
         return [row for row in self.rows if "held_out" in row]
 
     def fraction_at(self, row: Row) -> float:
-        """Return the fraction of the run at a report, whose own fraction may be that of the run before an extension."""
+        """Return the fraction of the run at a report; its stored fraction may be of the run before an extension."""
         return float(self.now["fraction"] * row["i"] / max(1, self.now["i"]))
 
     def has_preview(self) -> bool:
-        """Return whether there is a preview from after the fraction SETTLED of the run."""
+        """Return whether there is a preview of a step after the fraction SETTLED of the run."""
         at = self.now["i"] if self.previewed is None else self.previewed
         return self.preview is not None and self.truth is not None and self.fraction_at({"i": at}) >= SETTLED
 
@@ -129,8 +129,8 @@ def held_out_decrease(rows: Sequence[Row]) -> tuple[int, float] | None:
     last = rows[-1]["i"]
     trained = [row for row in rows[:-1] if row["i"] >= max(2, last / 10)]
     ends = [row for row in trained if row["fraction"] == 1 and row["i"] <= EXTENDED * last] if rows[-1]["fraction"] == 1 else []
-    before = ends or [row for row in trained if row["i"] <= last / 2]
-    if not before:
+    earlier = ends or [row for row in trained if row["i"] <= last / 2]
+    if not earlier:
         return None
-    last_row, old = rows[-1], before[-1]
-    return int(old["i"]), gain(float(old["held_out"]), float(last_row["held_out"]), last_row.get("unit"))
+    last_row, reference = rows[-1], earlier[-1]
+    return int(reference["i"]), gain(float(reference["held_out"]), float(last_row["held_out"]), last_row.get("unit"))

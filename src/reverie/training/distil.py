@@ -51,12 +51,12 @@ from reverie.training.trainer import Training
 
 MINUTES = 5.0
 RATE = 0.2  # learning rate relative to that of the teacher
-MIN_BATCH = 64  # least batch size: the distance of smaller batches is too noisy
+MIN_BATCH = 64  # minimum batch size: the distance of smaller batches is too noisy
 DRAWN = 4096  # samples of a guided teacher for training its student
-CLASSIFIERS = 3  # number of classifiers whose features students are compared in
+CLASSIFIERS = 3  # number of classifiers whose features compare samples with data
 CLASSIFIERS_SHARE, DRAWN_SHARE = 0.2, 0.2  # upper limits of the time for training them, and for sampling the teacher
-MIN_DRAWN = 64  # least number of samples of a guided teacher
-RIGHT = 0.95  # least held-out accuracy of a classifier whose features are used
+MIN_DRAWN = 64  # minimum number of samples of a guided teacher
+MIN_ACCURACY = 0.95  # minimum held-out accuracy of a classifier whose features are used
 
 
 def check_teacher(run: Run, guidance: float) -> None:
@@ -90,17 +90,17 @@ def sample_teacher(
 
     deadline: ends sampling early, after at least MIN_DRAWN samples.
     """
-    known, size, parts, made = run.config.data, run.batch_size(), list[Tensor](), 0
+    data_config, size, parts, done = run.config.data, run.batch_size(), list[Tensor](), 0
     deadline = deadline or Deadline()
-    while made < count and (made < MIN_DRAWN or deadline.elapsed * size < deadline.left * made):
-        *_, last = run.frames(min(size, count - made), made, guidance=guidance, seed=seed)
+    while done < count and (done < MIN_DRAWN or deadline.elapsed * size < deadline.left * done):
+        *_, last = run.frames(min(size, count - done), done, guidance=guidance, seed=seed)
         parts.append(run.model.decode(last.x0).float().cpu())
-        made = min(made + size, count)
-        on_progress("sampling the teacher", made, count)
+        done = min(done + size, count)
+        on_progress("sampling the teacher", done, count)
     x = torch.cat(parts)
-    if known.kind == "images":
+    if data_config.kind == "images":
         x = x.clamp(0, 1).mul(255).round().to(torch.uint8)
-    return Dataset(known.name, x, run.labels(None, made, seed), known.labels)
+    return Dataset(data_config.name, x, run.labels(None, done, seed), data_config.labels)
 
 
 def distillation_data(
@@ -119,30 +119,35 @@ def distillation_data(
 
 def classifiers_of(
     train: Dataset, held_out: Dataset, seed: int, on_progress: OnProgress = silent, budget: Budget | None = None,
-    right: float = RIGHT,
+    right: float = MIN_ACCURACY,
 ) -> list[LeNet]:  # fmt: skip
     """Return classifiers of the data's labels, from the cache or trained within their share of the time.
 
     Several classifiers reduce the effect of the errors of each.  Each has half of the remaining time, the last one all of it.
-    Without a time limit they are equal for equal seeds.  right: least held-out accuracy.
+    Without a time limit they are equal for equal seeds.  right: minimum held-out accuracy.
     """
     if not can_classify(train):
         return []
     budget, nets = budget or Budget(), list[LeNet]()
     deadline = Deadline(min(CLASSIFIERS_SHARE * budget.seconds, max(0.0, budget.free)), budget.clock)
     seeds = [(seed + k) % 2**31 for k in range(CLASSIFIERS)]
-    cached = all(cached_classifier(train, own, limit) for own, limit in zip(seeds, _limits(deadline.left), strict=True))
+    cached = all(
+        cached_classifier(train, classifier_seed, limit)
+        for classifier_seed, limit in zip(seeds, _limits(deadline.left), strict=True)
+    )
     limit = f"in {format_duration(deadline.left)}, " if deadline.limited else ""
-    begin = "from the cache" if cached else f"trained first, {limit}and cached"
-    budget.notify(f"classifiers: {CLASSIFIERS} of the labels, whose features compare samples with data, {begin}")
-    for k, own in enumerate(seeds):
+    origin = "from the cache" if cached else f"trained first, {limit}and cached"
+    budget.notify(f"classifiers: {CLASSIFIERS} of the labels, whose features compare samples with data, {origin}")
+    for k, classifier_seed in enumerate(seeds):
         seconds = _limits(deadline.left, CLASSIFIERS - k)[0]
-        found = label_classifier(train, held_out, own, seconds=seconds, on_progress=on_progress, clock=budget.clock)
-        if found.facts.accuracy < right:
-            budget.notify(f"classifiers: held-out accuracy {found.facts.accuracy:.0%} is below {right:.0%};"
+        classifier = label_classifier(
+            train, held_out, classifier_seed, seconds=seconds, on_progress=on_progress, clock=budget.clock
+        )
+        if classifier.facts.accuracy < right:
+            budget.notify(f"classifiers: held-out accuracy {classifier.facts.accuracy:.0%} is below {right:.0%};"
                        f" using {len(nets) or 'none'} of {CLASSIFIERS}")  # fmt: skip
             break
-        nets.append(found.net)
+        nets.append(classifier.net)
     return nets
 
 
@@ -173,8 +178,8 @@ def teacher_of(config: Config, device: torch.device) -> Run | None:
 
 
 def _distilled(config: Config) -> Distilled | None:
-    found: Distilled | None = getattr(config.family, "distilled", None)
-    return found
+    distilled: Distilled | None = getattr(config.family, "distilled", None)
+    return distilled
 
 
 def restore_distillation(
@@ -223,30 +228,30 @@ def prepare_distillation(
     """
     budget = budget or Budget()
     events.check(tensorboard)
-    where = choose_device(device)
+    torch_device = choose_device(device)
     check_seed(seed)
     if steps is not None and minutes is not None:
         raise UserError("give only one of --steps and --minutes")
-    teacher = load(run, str(where))
+    teacher = load(run, str(torch_device))
     check_teacher(teacher, guidance)
     if out is not None:
         check_free(Path(out), overwrite)
-    known = teacher.config
-    before = known.training
+    teacher_config = teacher.config
+    before = teacher_config.training
     planned: dict[str, Any] = {
         "batch": max(MIN_BATCH, before.batch), "optimizer": before.optimizer, "learning_rate": RATE * before.learning_rate,
-        "precision": default_precision(known.data.shape, where),
+        "precision": default_precision(teacher_config.data.shape, torch_device),
         "steps": steps, "minutes": MINUTES if steps is None and minutes is None else minutes, "seed": seed,
     }  # fmt: skip
     try:
         training = TrainingConfig.model_validate({**planned, **options})
     except ValidationError as error:
         raise UserError(f"cannot distil with these settings: {first_problem(error)}") from None
-    limit_budget(budget, training, where)
-    bounded = teacher.diffusion.codec.levels is not None
-    distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN, clipped=bounded)
+    limit_budget(budget, training, torch_device)
+    is_bounded = teacher.diffusion.codec.levels is not None
+    distilled = Distilled(guidance=guidance, samples=0 if guidance == 1 else DRAWN, clipped=is_bounded)
     on_progress = on_progress or silent
-    dataset = load_source_data(known.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
+    dataset = load_source_data(teacher_config.data, folder=teacher.path, data=data, data_dir=data_dir, on_progress=on_progress)
     deadline = Deadline(min(DRAWN_SHARE * budget.seconds, max(0.0, budget.free)), budget.clock)
     if guidance != 1:
         limit = f", within {format_duration(deadline.left)}" if deadline.limited else ""
@@ -258,15 +263,15 @@ def prepare_distillation(
     if classifiers:
         distilled = distilled.model_copy(update={"features": "classifier"})
     student = teacher.diffusion_settings.model_copy(update={"distilled": distilled, "autoguidance": 1.0}).recorded()
-    config = known.model_copy(update={
+    config = teacher_config.model_copy(update={
         "versions": {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()},
-        "data": relocated(known.data, data, data_dir),
+        "data": relocated(teacher_config.data, data, data_dir),
         "family": student,
         "training": training, "start": finetuning.record(teacher), "requested": {},
     })  # fmt: skip
     model = build_model(config)
     model.load_state_dict(teacher.model.state_dict())
-    model = model.to(where)
+    model = model.to(torch_device)
     assert isinstance(model, Diffusion)
     model.distillation_target = make_target(model, teacher, classifiers, train_set)
     lock = claim(out, f"{teacher.path.name}-fast", overwrite)

@@ -30,7 +30,7 @@ PREVIEW = "last preview"  # the stage after the last step
 LAST_SHARE = 0.1  # upper limit of the training time for the last preview
 PREVIEW_SHARE = 0.03  # upper limit of the training time for previews
 CHECKED_DATA = 512  # training data for the checks
-MIN_SIZE = 0.01  # root mean square of weights, at least, to which their change is relative
+MIN_RMS = 0.01  # minimum root mean square of weights by which their change is divided
 
 
 def network_info(run: Run, data: Tensor) -> NetworkInfo:
@@ -66,10 +66,10 @@ class Doctor:
 
         def moved(p: Tensor, first: Tensor) -> float:
             root = p.numel() ** 0.5
-            return float((p.detach().cpu() - first).norm() / first.norm().clamp_min(MIN_SIZE * root))
+            return float((p.detach().cpu() - first).norm() / first.norm().clamp_min(MIN_RMS * root))
 
-        now = dict(self.training.learner.model.named_parameters())
-        return {name: moved(now[name], first) for name, first in self.first.items()}
+        parameters = dict(self.training.learner.model.named_parameters())
+        return {name: moved(parameters[name], first) for name, first in self.first.items()}
 
     def visit(self, step: Step) -> Step:
         """Return the report with the score of the preview and new findings."""
@@ -87,27 +87,27 @@ class Doctor:
             self.rows, self.training.run.model, self.data, self.training.train.kind, self._movement(), self.preview,
             self.previews.truth, len(self.training.train), self.training.run.config.requested, self.network, self.previewed_at,
         )  # fmt: skip
-        found = {finding.check: finding for finding in examine(diagnosis)}
-        new = tuple(finding for name, finding in found.items() if name not in self.active)
-        self.active = found
+        problems = {finding.check: finding for finding in examine(diagnosis)}
+        new = tuple(finding for name, finding in problems.items() if name not in self.active)
+        self.active = problems
         if self.training.run.config.training.until == "converged" and learner.ending is None and self._has_converged():
             learner.ending = step.fraction
-        return replace(step, findings=new, active=tuple(found))
+        return replace(step, findings=new, active=tuple(problems))
 
     def _has_time(self, step: Step) -> bool:
         """Return whether there is time for a preview: within the share of previews, or at the end within the budget."""
         if step.fraction == 1:
-            guess = FIRST_PRICE * step.seconds / max(1, step.i)  # if none was taken yet
-            return self.training.budget.has_time_for(PREVIEW, guess if self.price is None else self.price)
+            estimate = FIRST_PRICE * step.seconds / max(1, step.i)  # if none was taken yet
+            return self.training.budget.has_time_for(PREVIEW, estimate if self.price is None else self.price)
         return self.previewing <= max(FREE, PREVIEW_SHARE * step.seconds)
 
     def _preview(self, step: Step) -> Step:
         """Take a preview and return the report with its statistics."""
         budget = self.training.budget
-        began = budget.clock()
+        start = budget.clock()
         with budget.stage(PREVIEW) if step.fraction == 1 else nullcontext():
             self.preview, score = self.previews.take(step.i)
-        self.price = budget.clock() - began
+        self.price = budget.clock() - start
         if step.fraction < 1:
             budget.reserve(PREVIEW, self.price, LAST_SHARE)
         self.previewing += self.price * (step.i > 1)  # as for checks, the first does not count
@@ -121,5 +121,5 @@ class Doctor:
     def _has_converged(self) -> bool:
         """Return whether the held-out loss and, if there are enough, the scores of previews have stopped improving."""
         scored = [row for row in self.rows if "preview_score" in row]
-        seen = len(scored) <= 2 * PATIENCE or has_stopped_improving(scored, "preview_score")
-        return seen and has_stopped_improving(self.rows)
+        previews_converged = len(scored) <= 2 * PATIENCE or has_stopped_improving(scored, "preview_score")
+        return previews_converged and has_stopped_improving(self.rows)

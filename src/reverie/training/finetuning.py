@@ -31,7 +31,7 @@ EXAMPLES = "examples"  # conditions of the training data, taken from the new dat
 CENTRES, COUNTS = f"{CLUSTERS_PREFIX}centres", f"{CLUSTERS_PREFIX}counts"
 MIN_FITTING = 0.5  # least share of the weights that fit
 RATE = 0.5  # learning rate relative to the default
-FOR_LORA = {"optimizer": "adamw", "learning_rate": 4e-3}  # the factors are small and start at zero, so they may change fast
+FOR_LORA = {"optimizer": "adamw", "learning_rate": 4e-3}  # the factors are small and start at zero, so they can change fast
 MAX_LISTED = 6  # largest number of listed names
 
 
@@ -71,7 +71,7 @@ def reason(run: Run) -> str:
 
 
 def size_of(run: Run, dataset: Dataset) -> str | None:
-    """Return the --size that gives images the size of the run; None if they have it or are no images."""
+    """Return the --size that gives images the size of the run; None if they have it or are not images."""
     height, width = run.config.data.shape[1:] or (0, 0)
     if dataset.kind != "images" or not height or dataset.shape[1:] == (height, width):
         return None
@@ -80,20 +80,20 @@ def size_of(run: Run, dataset: Dataset) -> str | None:
 
 def check_shape(run: Run, dataset: Dataset) -> None:
     """Refuse data that do not fit the network of a run; images of another size are resized."""
-    ours, theirs = dataset.shape, tuple(run.config.data.shape)
-    if len(ours) == len(theirs) and ours[0] == theirs[0]:
+    data_shape, run_shape = dataset.shape, tuple(run.config.data.shape)
+    if len(data_shape) == len(run_shape) and data_shape[0] == run_shape[0]:
         return
-    if kind_of(theirs) == "points":
+    if kind_of(run_shape) == "points":
         raise UserError(
-            f"{run.path} is a run of points of {theirs[0]} coordinates, and {dataset.name} contains"
-            f" {describe_shape(ours)}; omit --from"
+            f"{run.path} is a run of points of {run_shape[0]} coordinates, and {dataset.name} contains"
+            f" {describe_shape(data_shape)}; omit --from"
         )
-    if kind_of(ours) == "points":
-        held = f"{dataset.name} contains {describe_shape(ours)}"
-        raise UserError(f"{run.path} is a run of {describe_shape(theirs)}, and {held}; omit --from")
+    if kind_of(data_shape) == "points":
+        contents = f"{dataset.name} contains {describe_shape(data_shape)}"
+        raise UserError(f"{run.path} is a run of {describe_shape(run_shape)}, and {contents}; omit --from")
     raise UserError(
-        f"{run.path} is a run of {describe_shape(theirs)}, and {dataset.name} contains {describe_shape(ours)};"
-        f" add --size {theirs[1]}{f'x{theirs[2]}' if theirs[1] != theirs[2] else ''} --channels {theirs[0]}"
+        f"{run.path} is a run of {describe_shape(run_shape)}, and {dataset.name} contains {describe_shape(data_shape)};"
+        f" add --size {run_shape[1]}{f'x{run_shape[2]}' if run_shape[1] != run_shape[2] else ''} --channels {run_shape[0]}"
     )
 
 
@@ -118,10 +118,10 @@ def transfer(run: Run, model: Model, config: Config, train: Dataset) -> tuple[st
 
     Embeddings of labels and columns of augmentations are matched by name.  A new label starts as the null label.  A model
     without labels starts as the label with the name of the data, or as the null label.  If the number of clusters is equal, the
-    clusters of the run are kept and the training data counted in them.
+    clusters of the run are kept, with counts of the new training data.
     """
     old, new = run.model.state_dict(), model.state_dict()
-    before, now = run.config.data.labels, config.data.labels
+    old_labels, new_labels = run.config.data.labels, config.data.labels
     notes: list[str] = []
     special = {LABELS, CONDITIONING, EXAMPLES, COUNTS}
     fitting = [name for name in new if name not in special and name in old and old[name].shape == new[name].shape]
@@ -133,46 +133,51 @@ def transfer(run: Run, model: Model, config: Config, train: Dataset) -> tuple[st
         )
     for name in fitting:
         new[name].copy_(old[name])
-    if other := [name for name in new if name not in special and name not in fitting]:
-        names = _listed(name.removeprefix(NETWORK_PREFIX) for name in other)
-        notes.append(f"{len(other)} of {len(new)} tensors do not fit and are initialized: {names}")
+    if missing := [name for name in new if name not in special and name not in fitting]:
+        names = _listed(name.removeprefix(NETWORK_PREFIX) for name in missing)
+        notes.append(f"{len(missing)} of {len(new)} tensors do not fit and are initialized: {names}")
     if LABELS in new and new[LABELS].shape[1:] == old.get(LABELS, new[LABELS]).shape[1:]:
         table = old.get(LABELS, torch.zeros_like(new[LABELS][:1]))
-        new[LABELS].copy_(table[[1 + before.index(name) if name in before else 0 for name in (None, *now)]])
-    if before or now:
-        notes.extend(_label_notes(before, now, config.data.name))
+        new[LABELS].copy_(table[[1 + old_labels.index(name) if name in old_labels else 0 for name in (None, *new_labels)]])
+    if old_labels or new_labels:
+        notes.extend(_label_notes(old_labels, new_labels, config.data.name))
     if LABELS in old and LABELS not in new and BIAS in fitting:
-        new[BIAS].add_(old[LABELS][1 + before.index(config.data.name) if config.data.name in before else 0])
+        new[BIAS].add_(old[LABELS][1 + old_labels.index(config.data.name) if config.data.name in old_labels else 0])
     if CONDITIONING in new:
-        before_it, now_it = run.diffusion_settings, settings_of(config.family)
-        known, wanted = (
-            conditioned_entries(s.augment, config.data.shape) + cluster_names(s.clusters) for s in (before_it, now_it)
+        old_settings, new_settings = run.diffusion_settings, settings_of(config.family)
+        old_names, new_names = (
+            conditioned_entries(s.augment, config.data.shape) + cluster_names(s.clusters) for s in (old_settings, new_settings)
         )
-        wanted = wanted if before_it.clusters == now_it.clusters else wanted[: len(wanted) - now_it.clusters]
-        new[CONDITIONING].copy_(_columns(old.get(CONDITIONING), known, wanted, new[CONDITIONING]))
+        new_names = (
+            new_names if old_settings.clusters == new_settings.clusters else new_names[: len(new_names) - new_settings.clusters]
+        )
+        new[CONDITIONING].copy_(_columns(old.get(CONDITIONING), old_names, new_names, new[CONDITIONING]))
     model.load_state_dict(new)
     if isinstance(model, Diffusion) and model.clusters is not None and CENTRES in fitting:
         model.clusters.count(train)
     return tuple(notes)
 
 
-def _columns(old: Tensor | None, known: Sequence[str], wanted: Sequence[str], like: Tensor) -> Tensor:
+def _columns(old: Tensor | None, old_names: Sequence[str], new_names: Sequence[str], like: Tensor) -> Tensor:
     """Return the columns with these names, and zeros for unknown names."""
-    made = torch.zeros_like(like)
+    columns = torch.zeros_like(like)
     if old is not None and len(old) == len(like):
-        for k, name in enumerate(wanted):
-            if name in known:
-                made[:, k] = old[:, known.index(name)]
-    return made
+        for k, name in enumerate(new_names):
+            if name in old_names:
+                columns[:, k] = old[:, old_names.index(name)]
+    return columns
 
 
-def _label_notes(before: Sequence[str], now: Sequence[str], name: str) -> list[str]:
+def _label_notes(old_labels: Sequence[str], new_labels: Sequence[str], name: str) -> list[str]:
     """Describe which labels are known, new and dropped."""
-    if not now:
-        return [f"the data continue its label {name!r}" if name in before else "its labels are dropped"]
-    known, new = [label for label in now if label in before], [label for label in now if label not in before]
-    left = [label for label in before if label not in now]
-    parts = [f"{what}: {_listed(labels)}" for what, labels in (("known", known), ("new", new), ("dropped", left)) if labels]
+    if not new_labels:
+        return [f"the data continue its label {name!r}" if name in old_labels else "its labels are dropped"]
+    known = [label for label in new_labels if label in old_labels]
+    new = [label for label in new_labels if label not in old_labels]
+    dropped = [label for label in old_labels if label not in new_labels]
+    parts = [
+        f"{state}: {_listed(labels)}" for state, labels in (("known", known), ("new", new), ("dropped", dropped)) if labels
+    ]
     return ["labels " + "; ".join(parts)]
 
 

@@ -20,17 +20,17 @@ from reverie.training.learner import Learner, Snapshot, TrainingState
 from reverie.training.loader import Share, reader
 from reverie.training.optimizer import Muon
 
-MICRO_NUMBERS = 2**22  # largest size of a micro-batch of several data, as a stop waits for its end
-MICRO_OF_EXACT = 12  # micro-batches of a batch with --exact; divides evenly among 1, 2, 3, 4 or 6 processes
+MICRO_NUMBERS = 2**22  # maximum size of a micro-batch of several data; a request to stop waits for its end
+MICRO_OF_EXACT = 12  # micro-batches of a batch with --exact; 12 divides evenly among 1, 2, 3, 4 or 6 processes
 
 
 def micro_batches(exact: bool, processes: int, training: Mapping[str, Any], data: Dataset) -> int:
     """Return the default number of micro-batches of a batch.  training: fields of the table [training]."""
-    most = min(int(training["batch"]), len(data))
+    largest = min(int(training["batch"]), len(data))
     if exact:
-        return min(MICRO_OF_EXACT, most)
-    shared = math.ceil(max(processes, world_size()) / int(training.get("accumulate", 1)))
-    return max(shared, min(most, math.ceil(most * math.prod(data.shape) / MICRO_NUMBERS)))
+        return min(MICRO_OF_EXACT, largest)
+    minimum = math.ceil(max(processes, world_size()) / int(training.get("accumulate", 1)))
+    return max(minimum, min(largest, math.ceil(largest * math.prod(data.shape) / MICRO_NUMBERS)))
 
 
 class Gradients:
@@ -59,17 +59,17 @@ class Gradients:
     def _mine(self, i: int, seed: int) -> Iterator[Tensor]:
         """Yield the loss of each micro-batch of this process, weighted by its share of the batch, after its backward pass."""
         settings, device = self.settings, self.model.device
-        whole = settings.accumulate * min(settings.batch, len(self.train))
+        total = settings.accumulate * min(settings.batch, len(self.train))
         for part in range(self.rank, self.parts, self.world):
             x, labels = next(self.loader)
             cond = labels.to(device) if labels is not None else None
-            number, within = divmod(part, self.micro)
-            drawn = mix_seed(seed, i * settings.accumulate + number)
-            drawn = drawn if self.micro == 1 else mix_seed(drawn, within)
+            number, part_number = divmod(part, self.micro)
+            part_seed = mix_seed(seed, i * settings.accumulate + number)
+            part_seed = part_seed if self.micro == 1 else mix_seed(part_seed, part_number)
             with torch.autocast(device.type, torch.bfloat16, enabled=settings.precision == "bf16"):
-                lost = self.model.loss(x.to(device), cond, drawn).mean() / (whole / len(x))
-            lost.backward()
-            yield lost.detach()
+                part_loss = self.model.loss(x.to(device), cond, part_seed).mean() / (total / len(x))
+            part_loss.backward()
+            yield part_loss.detach()
 
     def __call__(self, i: int, seed: int) -> Tensor:
         """Return the mean loss of step i: ()."""
@@ -77,10 +77,10 @@ class Gradients:
             return _sum_in_order(list(self._mine(i, seed)))
         losses, rows, fault = list[Tensor](), list[Tensor](), ""
         try:
-            for lost in self._mine(i, seed):
-                losses.append(lost)
+            for part_loss in self._mine(i, seed):
+                losses.append(part_loss)
                 if self.settings.exact:
-                    rows.append(self._flat(lost))
+                    rows.append(self._flat(part_loss))
                     self._clear()
             if losses and not self.settings.exact:
                 rows.append(self._flat(_sum_in_order(losses)))
@@ -92,29 +92,29 @@ class Gradients:
         for p in self.parameters:
             p.grad = None
 
-    def _flat(self, lost: Tensor) -> Tensor:
+    def _flat(self, loss: Tensor) -> Tensor:
         """Return the gradients, whether each parameter has one, and the loss, as one vector."""
-        there = torch.tensor([float(p.grad is not None) for p in self.parameters], device=lost.device)
-        each = [p.grad.flatten().float() if p.grad is not None else p.new_zeros(p.numel()) for p in self.parameters]
-        return torch.cat([*each, there, lost.float()[None]])
+        has_gradient = torch.tensor([float(p.grad is not None) for p in self.parameters], device=loss.device)
+        gradients = [p.grad.flatten().float() if p.grad is not None else p.new_zeros(p.numel()) for p in self.parameters]
+        return torch.cat([*gradients, has_gradient, loss.float()[None]])
 
     def _reduce(self, rows: list[Tensor], fault: str) -> Tensor:
         """Sum over all processes, set the gradients of the parameters, and return the loss."""
         assert self.team is not None
-        numbers = sum(p.numel() for p in self.parameters) + len(self.parameters) + 1
+        length = sum(p.numel() for p in self.parameters) + len(self.parameters) + 1
         if self.settings.exact:
             slots = math.ceil(self.parts / self.world)
-            mine = torch.zeros(slots, numbers, device=self.model.device)
+            own_rows = torch.zeros(slots, length, device=self.model.device)
             for slot, row in enumerate(rows if not fault else []):
-                mine[slot] = row
-            found = self.team.all_gather(mine, fault)  # (W, slots, numbers)
-            total = _sum_in_order([found[k % self.world, k // self.world] for k in range(self.parts)])
+                own_rows[slot] = row
+            gathered = self.team.all_gather(own_rows, fault)  # (W, slots, length)
+            total = _sum_in_order([gathered[k % self.world, k // self.world] for k in range(self.parts)])
         else:
             total = self.team.all_reduce(
-                rows[0] if rows and not fault else torch.zeros(numbers, device=self.model.device), fault
+                rows[0] if rows and not fault else torch.zeros(length, device=self.model.device), fault
             )
-        there, start = total[-1 - len(self.parameters) : -1].tolist(), 0
-        for p, has in zip(self.parameters, there, strict=True):
+        has_gradient, start = total[-1 - len(self.parameters) : -1].tolist(), 0
+        for p, has in zip(self.parameters, has_gradient, strict=True):
             p.grad = total[start : start + p.numel()].view_as(p).to(p.dtype) if has else None
             start += p.numel()
         return total[-1]
@@ -134,12 +134,12 @@ def make_step(learner: Learner, gradients: Gradients, instruction: StepInstructi
         optimizer.param_groups[0]["lr"] = instruction.rate
         optimizer.zero_grad(set_to_none=True)
     gradients.model.set_progress(instruction.fraction)
-    lost = gradients(instruction.i, instruction.seed)
+    loss = gradients(instruction.i, instruction.seed)
     norm = learner.clip(gradients.settings.gradient_clip)
     learner.updating = True
     for optimizer in learner.optimizers:
         optimizer.step()
-    return lost, norm
+    return loss, norm
 
 
 def distribute_muon(learner: Learner, settings: TrainingConfig, team: Team) -> None:
@@ -150,18 +150,18 @@ def distribute_muon(learner: Learner, settings: TrainingConfig, team: Team) -> N
 
 
 def broadcast_state(team: Team, learner: Learner) -> None:
-    """Give all learners of a team the state of the leader's.  Only the leader updates the average."""
-    mine = {name: t for name, t in learner.tensors().items() if not name.startswith("average.")}
-    names = team.broadcast_text("\n".join(sorted(mine)) if team.rank == 0 else "").split("\n")
+    """Copy the state of the leader's learner to all learners of a team.  Only the leader updates the average."""
+    own = {name: t for name, t in learner.tensors().items() if not name.startswith("average.")}
+    names = team.broadcast_text("\n".join(sorted(own)) if team.rank == 0 else "").split("\n")
     if team.rank == 0:
-        team.broadcast_tensors(mine)
+        team.broadcast_tensors(own)
         return
-    forms = learner.forms()
-    if unknown := [name for name in names if name not in forms]:
+    specs = learner.forms()
+    if unknown := [name for name in names if name not in specs]:
         raise LostError(
             f"this process has no tensor {unknown[0]}, which the leader has; use the same version of Reverie in all processes"
         )
-    taken = {name: empty_tensor(forms[name]) for name in names}
-    team.broadcast_tensors(taken)
-    average = {name.replace("model.", "average.", 1): t for name, t in taken.items() if name.startswith("model.")}
-    learner.restore(Snapshot({**taken, **average}, TrainingState()))
+    received = {name: empty_tensor(specs[name]) for name in names}
+    team.broadcast_tensors(received)
+    average = {name.replace("model.", "average.", 1): t for name, t in received.items() if name.startswith("model.")}
+    learner.restore(Snapshot({**received, **average}, TrainingState()))

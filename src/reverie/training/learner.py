@@ -33,10 +33,10 @@ class Average(Generic[M]):
     def __init__(self, model: M, share: float) -> None:
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self.share = share
-        learned = [name for name, p in model.named_parameters() if p.requires_grad]
-        mine, theirs = dict(self.model.named_parameters()), dict(model.named_parameters())
-        self._mine: list[Tensor] = [mine[name] for name in learned]
-        self._theirs = [theirs[name].detach() for name in learned]  # views, which follow the model
+        trained = [name for name, p in model.named_parameters() if p.requires_grad]
+        averaged, parameters = dict(self.model.named_parameters()), dict(model.named_parameters())
+        self._mine: list[Tensor] = [averaged[name] for name in trained]
+        self._theirs = [parameters[name].detach() for name in trained]  # views, which follow the model
 
     def update(self, updates: int) -> None:
         """Move the average towards the model's parameters.  updates: number of earlier updates."""
@@ -47,7 +47,7 @@ class TrainingState(BaseModel):
     """The counters of a training.
 
     i: steps done; seconds: of training; window: losses and gradient norms since the last report; first_loss: the loss of the
-    first step; rescues: number of rollbacks; ending: fraction of the longest time at which a training until converged started
+    first step; rescues: number of rollbacks; ending: fraction of the maximum time at which a training until convergence started
     its final decay.
     """
 
@@ -80,8 +80,10 @@ class Learner:
             add_adapters(model, settings.lora)
         self.model = model
         self.average = Average(model, settings.ema_share)
-        learns = any(p.requires_grad for p in model.parameters())  # otherwise the model is fitted without an optimizer
-        self.optimizers = OPTIMIZERS[settings.optimizer](model, settings.learning_rate, settings.weight_decay) if learns else []
+        is_trained = any(p.requires_grad for p in model.parameters())  # otherwise the model is fitted without an optimizer
+        self.optimizers = (
+            OPTIMIZERS[settings.optimizer](model, settings.learning_rate, settings.weight_decay) if is_trained else []
+        )
         self.i, self.seconds, self.rescues = 0, 0.0, 0
         self.first_loss: float | None = None
         self.ending: float | None = None
@@ -113,37 +115,37 @@ class Learner:
 
     def tensors(self) -> dict[str, Tensor]:
         """Return all tensors by name, without copies."""
-        found = {f"{part}.{name}": t.detach() for part, module in self._modules() for name, t in module.state_dict().items()}
+        named = {f"{part}.{name}": t.detach() for part, module in self._modules() for name, t in module.state_dict().items()}
         for prefix, _, optimizer, p in self._optimizer_parameters():
-            found |= {f"{prefix}.{key}": value for key, value in optimizer.state.get(p, {}).items()}
-        return found
+            named |= {f"{prefix}.{key}": value for key, value in optimizer.state.get(p, {}).items()}
+        return named
 
     def forms(self) -> dict[str, TensorSpec]:
-        """Return the spec of each tensor that such a learner can have; those of the optimizers may be missing."""
-        wanted = {
-            f"{part}.{name}": form
+        """Return the spec of each tensor of the learner; those of optimizer states are optional."""
+        specs = {
+            f"{part}.{name}": spec
             for part, module in self._modules()
-            for name, form in tensor_specs(module.state_dict()).items()
+            for name, spec in tensor_specs(module.state_dict()).items()
         }
         for prefix, _, optimizer, p in self._optimizer_parameters():
             shapes = {key: () if key == "step" else tuple(p.shape) for key in STATE[type(optimizer)]}
-            wanted |= {f"{prefix}.{key}": TensorSpec(p.dtype, shape) for key, shape in shapes.items()}
-        return wanted
+            specs |= {f"{prefix}.{key}": TensorSpec(p.dtype, shape) for key, shape in shapes.items()}
+        return specs
 
     def problem(self, kept: Snapshot) -> str | None:
-        """Return the problem of a snapshot whose tensors have the right specs, or None.
+        """Describe what is wrong with a snapshot whose tensors have the right specs; None if nothing is.
 
         A parameter has either the complete state of its optimizer or, before its first gradient, none.
         """
         has_state = False
         for prefix, _, optimizer, _ in self._optimizer_parameters():
             keys = STATE[type(optimizer)]
-            there = {key: kept.tensors[f"{prefix}.{key}"] for key in keys if f"{prefix}.{key}" in kept.tensors}
-            if 0 < len(there) < len(keys):
-                return f"{prefix} has only {', '.join(there)} of {', '.join(keys)}"
-            if any(bool((there[key] < 0).any()) for key in there if key in NEVER_NEGATIVE):
+            stored = {key: kept.tensors[f"{prefix}.{key}"] for key in keys if f"{prefix}.{key}" in kept.tensors}
+            if 0 < len(stored) < len(keys):
+                return f"{prefix} has only {', '.join(stored)} of {', '.join(keys)}"
+            if any(bool((stored[key] < 0).any()) for key in stored if key in NEVER_NEGATIVE):
                 return f"{prefix} has a negative count or square"
-            has_state = has_state or bool(there)
+            has_state = has_state or bool(stored)
         if self.optimizers and has_state != (kept.state.i > 0):
             return f"step {kept.state.i:,} is {'with' if has_state else 'without'} optimizer state"
         return None

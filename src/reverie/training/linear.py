@@ -15,7 +15,7 @@ from reverie.families.diffusion.model import Diffusion
 from reverie.families.diffusion.noise_levels import T_RANGES, level_of
 
 TIMES = 16  # times in each range of t at which the error of the filter is averaged
-TARGETED = 0.25  # least share of noise in the target of a range, relative to its maximum, for the comparison
+TARGETED = 0.25  # minimum share of noise in the target of a compared range, relative to the maximum
 MAX_COORDINATES = 1024  # dimension of points up to which the full covariance is used
 
 
@@ -28,11 +28,11 @@ def power(z: Tensor) -> Tensor:
     centred: Tensor = (z - z.mean(0)).double()
     unbiased = len(z) / max(1, len(z) - 1)
     if z.ndim == 2:
-        wide = z.shape[1] > MAX_COORDINATES
-        values: Tensor = centred.var(0, correction=0) if wide else torch.linalg.eigvalsh(centred.T @ centred / len(z))
+        is_wide = z.shape[1] > MAX_COORDINATES
+        values: Tensor = centred.var(0, correction=0) if is_wide else torch.linalg.eigvalsh(centred.T @ centred / len(z))
         return values.clamp_min(0) * unbiased
-    colours = centred.transpose(0, 1).flatten(1)
-    _, basis = torch.linalg.eigh(colours @ colours.T)
+    colors = centred.transpose(0, 1).flatten(1)
+    _, basis = torch.linalg.eigh(colors @ colors.T)
     mixed = torch.einsum("nchw,cd->ndhw", centred, basis)
     strength: Tensor = torch.fft.fft2(mixed, norm="ortho").abs().square().mean(0)
     return strength.flatten() * unbiased
@@ -58,7 +58,7 @@ class Filter:
 
 
 def linear_filter(model: Diffusion, z: Tensor) -> Filter | None:
-    """Return the loss of the best linear filter on such data, without evaluating a network; None for fewer than 2 data.
+    """Return the loss of the best linear filter, without evaluating the network; None for fewer than 2 data.
 
     z: (n, ...) in model units; data that are not finite are ignored.  None also for losses other than the squared error, and
     for learned schedules, whose noise levels at each t change.
@@ -66,20 +66,20 @@ def linear_filter(model: Diffusion, z: Tensor) -> Filter | None:
     z, d = z[z.flatten(1).isfinite().all(1)], model.denoiser
     if len(z) < 2 or not isinstance(model.measure, Squared) or isinstance(d.schedule, Learned):
         return None
-    low = d.schedule.t_min
-    t = low + (1 - low) * (torch.arange(T_RANGES * TIMES, dtype=torch.float64) + 0.5) / (T_RANGES * TIMES)
+    start = d.schedule.t_min
+    t = start + (1 - start) * (torch.arange(T_RANGES * TIMES, dtype=torch.float64) + 0.5) / (T_RANGES * TIMES)
     alpha, sigma = (torch.as_tensor(c, dtype=torch.float64)[:, None] for c in d.schedule(t))
     variances = power(z).cpu()
     error = (variances * sigma**2 / (alpha**2 * variances + sigma**2)).mean(1)
-    place, weight = level_of(model, t, T_RANGES), weight_of(model.weight, d.schedule, t, d.target, d.sigma_data)
-    size = (alpha**2 + sigma**2).sqrt()[:, 0]
-    _, b = row(d.target, alpha[:, 0] / size, sigma[:, 0] / size, d.sigma_data)
-    own = weight_of("uniform", d.schedule, t, d.target, d.sigma_data)  # the target's own units
+    level, weight = level_of(model, t, T_RANGES), weight_of(model.weight, d.schedule, t, d.target, d.sigma_data)
+    norm = (alpha**2 + sigma**2).sqrt()[:, 0]
+    _, b = row(d.target, alpha[:, 0] / norm, sigma[:, 0] / norm, d.sigma_data)
+    unit_weight = weight_of("uniform", d.schedule, t, d.target, d.sigma_data)  # the target's own units
 
     def levels(values: Tensor) -> tuple[float, ...]:
-        return tuple(float(values[place == k].mean()) for k in range(T_RANGES))
+        return tuple(float(values[level == k].mean()) for k in range(T_RANGES))
 
-    return Filter(levels(error * weight), levels(torch.as_tensor(b).expand(len(t)) ** 2 * weight / own))
+    return Filter(levels(error * weight), levels(torch.as_tensor(b).expand(len(t)) ** 2 * weight / unit_weight))
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ class FirstMap:
 @torch.no_grad()
 def first_map(model: Diffusion) -> FirstMap | None:
     """Return the sizes of the first convolution, or dense layer on tokens, after the input; None without one."""
-    found: list[FirstMap] = []
-    numbers = torch.Size(model.model_shape).numel()
+    maps: list[FirstMap] = []
+    size = torch.Size(model.model_shape).numel()
 
     def note(layer: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         if output.ndim == 4 or (isinstance(layer, nn.Linear) and output.ndim == 3):
             width = output.shape[1 if isinstance(layer, nn.Conv2d) else 2]
-            found.append(FirstMap(width, round(numbers * width / output.numel())))
+            maps.append(FirstMap(width, round(size * width / output.numel())))
 
     layers = [m for m in model.denoiser.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
     hooks = [layer.register_forward_hook(note) for layer in layers]
@@ -113,4 +113,4 @@ def first_map(model: Diffusion) -> FirstMap | None:
     finally:
         for hook in hooks:
             hook.remove()
-    return found[0] if found else None
+    return maps[0] if maps else None

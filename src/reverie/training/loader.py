@@ -20,8 +20,8 @@ Batch = tuple[Tensor, Tensor | None]
 class Share:
     """The micro-batches of one of several processes.
 
-    A batch has `micro` micro-batches.  Of the `parts` of each step, process `rank` gets those whose number is its rank modulo
-    `world`.
+    A batch has `micro` micro-batches.  Process `rank` computes those of the `parts` of each step whose number modulo `world` is
+    its rank.
     """
 
     micro: int = 1
@@ -54,7 +54,7 @@ def batches(data: Dataset, batch: int, seed: int, first: int = 0, share: Share =
 
 
 def ahead(source: Iterator[Batch], depth: int = 4) -> Iterator[Batch]:
-    """Yield from a source that a thread reads a few batches ahead."""
+    """Yield the batches of a source, which a thread reads ahead of use."""
     ready: queue.Queue[Batch | BaseException] = queue.Queue(depth)
     stop = threading.Event()
 

@@ -32,8 +32,8 @@ MAX_INTERVAL, MAX_CHECK_SHARE = 0.4, 0.1  # maximum fraction of a run between ch
 FIRST_PRICE, FIRST_FREE = 4.0, 2.0  # estimated duration of the first check in steps, and seconds that are always allowed for it
 REPORT_SECONDS = 0.5  # minimum seconds between reports of a training whose length is in minutes
 STEP_DECAYS = 10  # number of halvings of the learning rate with the decay "step"
-END_SHARE = 0.25  # duration of the final decay of a training until converged, relative to the time before
-LATEST_END = 1 / (1 + END_SHARE)  # fraction of the longest time at which the final decay starts at the latest
+END_SHARE = 0.25  # duration of the final decay of a training until convergence, relative to the time before
+LATEST_END = 1 / (1 + END_SHARE)  # fraction of the maximum time at which the final decay starts at the latest
 MIN_STEP_SHARE = 0.2  # minimum share of the time for training steps
 CHECK, OPTIMUM = "last check", "least possible loss"  # stages after the last step
 OPTIMUM_SHARE = 0.05  # upper limit of the time for the least possible loss
@@ -44,7 +44,7 @@ EXPLODED = 10.0  # ratio of the loss to the first loss from which training has d
 def learning_rate(settings: TrainingConfig, fraction: float, ending: float | None = None) -> float:
     """Return the learning rate at a fraction of the run: linear warm-up, then a cosine decay to zero or ten halvings.
 
-    A training until converged keeps the rate constant and ends with a linear decay to zero, from the fraction `ending` on.
+    A training until convergence keeps the rate constant and ends with a linear decay to zero, from the fraction `ending` on.
     """
     if fraction < settings.warmup:
         return settings.learning_rate * max(fraction, 1e-3) / settings.warmup
@@ -95,7 +95,7 @@ class StepClock:
 
 
 def end_of(ending: float) -> float:
-    """Return the fraction at which a training until converged ends if its final decay starts at `ending`."""
+    """Return the fraction at which a training until convergence ends if its final decay starts at `ending`."""
     return min(1.0, ending * (1 + END_SHARE))
 
 
@@ -112,12 +112,12 @@ class CheckSchedule:
 
     def due(self, fraction: float, seconds: float, step: float) -> bool:
         """Return whether a check is due.  step: seconds of a step, for estimating the first check."""
-        affordable = self.spent <= max(FREE, CHECK_SHARE * seconds)
+        has_time = self.spent <= max(FREE, CHECK_SHARE * seconds)
         if self.price is None:
-            affordable = affordable and FIRST_PRICE * step <= max(FIRST_FREE, CHECK_SHARE * self.limit)
+            has_time = has_time and FIRST_PRICE * step <= max(FIRST_FREE, CHECK_SHARE * self.limit)
         price = FIRST_PRICE * step if self.price is None else self.price
-        old = fraction - self.next / CHECKS > MAX_INTERVAL and price <= max(FIRST_FREE, MAX_CHECK_SHARE * self.limit)
-        return fraction == 1 or old or (fraction * CHECKS >= self.next and affordable)
+        overdue = fraction - self.next / CHECKS > MAX_INTERVAL and price <= max(FIRST_FREE, MAX_CHECK_SHARE * self.limit)
+        return fraction == 1 or overdue or (fraction * CHECKS >= self.next and has_time)
 
     def record(self, fraction: float, duration: float, first: bool) -> None:
         """Record a check.  The first does not count, because the first calls of a network are slow."""
@@ -146,28 +146,28 @@ def evaluate_check(learner: Learner, train: Dataset, held_out: Dataset, seed: in
 
 
 def optimum_share(train: Dataset) -> float:
-    """Return the duration of computing the least possible loss, in checks; 0 if data are not in memory (it is omitted)."""
+    """Return the duration of computing the least possible loss, in checks; 0 (omitted) for data that are not in memory."""
     return train.x.numel() / OPTIMUM_NUMBERS if isinstance(train.x, torch.Tensor) else 0.0
 
 
 def _failure(learner: Learner) -> tuple[int, str] | None:
-    """Return the first failed step since the last report and its problem, or None."""
+    """Return the first failed step since the last report and what failed, or None."""
     first = learner.i - len(learner.window)
-    for k, (lost, norm) in enumerate(learner.window):
-        if not math.isfinite(lost):
-            return first + k + 1, f"the loss became {float(lost)}"
+    for k, (loss, norm) in enumerate(learner.window):
+        if not math.isfinite(loss):
+            return first + k + 1, f"the loss became {float(loss)}"
         if not math.isfinite(norm):
-            return first + k + 1, f"a gradient became {float(norm)} while the loss was still {float(lost):.4g}"
+            return first + k + 1, f"a gradient became {float(norm)} while the loss was still {float(loss):.4g}"
     if not learner.is_finite():
         return learner.i, "a weight is no longer finite"
-    mean = statistics.fmean(float(lost) for lost, _ in learner.window)
+    mean = statistics.fmean(float(loss) for loss, _ in learner.window)
     if learner.first_loss is not None and mean > EXPLODED * learner.first_loss:
         return first + 1, f"the loss grew to {mean:.3g}, from {learner.first_loss:.3g} at the first step"
     return None
 
 
 def rescue(learner: Learner, failure: tuple[int, str], train: Dataset, settings: TrainingConfig) -> Finding:
-    """Roll back to a good state with half the learning rate; raise a UserError the third time."""
+    """Roll back to a good state with half the learning rate; after RESCUES times raise a UserError."""
     step, what = failure
     x, _ = next(batches(train, settings.batch, settings.seed, (step - 1) * settings.accumulate))
     lower = f"{settings.learning_rate / 10:.3g}"
@@ -202,36 +202,36 @@ def fit(
         return
     total = settings.steps or math.inf
 
-    def whole() -> float:
-        """Return the share of the longest time that will be used."""
+    def used_fraction() -> float:
+        """Return the fraction of the maximum time that will be used."""
         return 1.0 if learner.ending is None else end_of(learner.ending)
 
     def fraction_now() -> float:
-        return min(1.0, max(learner.i / total, allowed.fraction(learner.seconds)) / whole())
+        return min(1.0, max(learner.i / total, step_clock.fraction(learner.seconds)) / used_fraction())
 
     gradients = gradients_of(learner, train, settings, team)
     gradients.go_to(learner.i)
-    allowed = StepClock(budget, learner.seconds)
+    step_clock = StepClock(budget, learner.seconds)
     reported, reported_at = time.monotonic(), learner.i
     fraction = fraction_now()
-    checks = CheckSchedule(allowed.limit, fraction, learner.seconds)
+    checks = CheckSchedule(step_clock.limit, fraction, learner.seconds)
     waiting = WaitMeter()
     reports = math.floor(fraction * REPORTS) + 1 if learner.i else 0
     while fraction < 1 and not stop():
         seed = settings.seed if not learner.rescues else mix_seed(settings.seed, -(2**41) - learner.rescues)
-        rate = 0.5**learner.rescues * learning_rate(settings, fraction * whole(), learner.ending)
+        rate = 0.5**learner.rescues * learning_rate(settings, fraction * used_fraction(), learner.ending)
         instruction = StepInstruction(Instruction.STEP, learner.i, seed, fraction, rate)
         if team is not None:
             team.broadcast(instruction)
-        lost, norm = make_step(learner, gradients, instruction)
+        loss, norm = make_step(learner, gradients, instruction)
         learner.average.update(learner.i)
         learner.i += 1
-        learner.window.append((lost, norm))
+        learner.window.append((loss, norm))
         learner.updating = False
-        if learner.first_loss is None and math.isfinite(lost):
-            learner.first_loss = float(lost)
+        if learner.first_loss is None and math.isfinite(loss):
+            learner.first_loss = float(loss)
         adapt_threads()
-        learner.seconds = allowed.seconds
+        learner.seconds = step_clock.seconds
         fraction = fraction_now()
         now = time.monotonic()
         if (
@@ -251,29 +251,29 @@ def fit(
             reported, reported_at = time.monotonic(), learner.i
             continue
         reports = math.floor(fraction * REPORTS) + 1
-        mean = float(torch.stack([lost for lost, _ in learner.window]).mean())
+        mean = float(torch.stack([loss for loss, _ in learner.window]).mean())
         learner.report()
         speed = (learner.i - reported_at) / max(now - reported, 1e-9)
         check = checks.due(fraction, learner.seconds, 1 / max(speed, 1e-9))
         if checks.price is None and fraction < 1:
             budget.reserve(CHECK, FIRST_PRICE / max(speed, 1e-9))
-        figures: dict[str, Any] = {}
+        metrics: dict[str, Any] = {}
         if check:
             check_start = budget.clock()
             brief = fraction == 1 and checks.price is not None and budget.left < checks.price
             with budget.stage(CHECK) if fraction == 1 else nullcontext():
-                figures = evaluate_check(learner, train, held_out, settings.seed, brief)
+                metrics = evaluate_check(learner, train, held_out, settings.seed, brief)
             duration = budget.clock() - check_start
             checks.record(fraction, duration, first=learner.i == 1)
-            price = duration * optimum_share(train)
+            optimum_seconds = duration * optimum_share(train)
             if fraction < 1:
                 budget.reserve(CHECK, duration)
-                budget.reserve(OPTIMUM, price, OPTIMUM_SHARE)
-            elif budget.has_time_for(OPTIMUM, price):
+                budget.reserve(OPTIMUM, optimum_seconds, OPTIMUM_SHARE)
+            elif budget.has_time_for(OPTIMUM, optimum_seconds):
                 with budget.stage(OPTIMUM):
-                    figures |= learner.average.model.final_metrics(train, settings.seed)
+                    metrics |= learner.average.model.final_metrics(train, settings.seed)
         yield report(
-            learner.i, fraction, learner.seconds, speed, mean, rate, figures, waiting.share(), finishing=budget.reserved
+            learner.i, fraction, learner.seconds, speed, mean, rate, metrics, waiting.share(), finishing=budget.reserved
         )  # fmt: skip
         reported, reported_at = time.monotonic(), learner.i
 
@@ -291,19 +291,19 @@ def fit_at_once(
     clock = budget.clock
     start, learner.i = clock(), 0
     rounds = model.fit(train, settings.seed)
-    cost = next(rounds, None)
-    while cost is not None and not stop():
-        following = next(rounds, None)  # updates the model; None if this round was the last
+    loss = next(rounds, None)
+    while loss is not None and not stop():
+        next_loss = next(rounds, None)  # updates the model; None if this round was the last
         learner.i += 1
         learner.seconds = clock() - start
-        last = following is None
-        figures: dict[str, Any] = {}
-        if last:
+        is_last = next_loss is None
+        metrics: dict[str, Any] = {}
+        if is_last:
             learner.average.model.load_state_dict(model.state_dict())
-            figures = evaluate_check(learner, train, held_out, settings.seed)
-        learner.window, learner.first_loss = [], cost if learner.first_loss is None else learner.first_loss
+            metrics = evaluate_check(learner, train, held_out, settings.seed)
+        learner.window, learner.first_loss = [], loss if learner.first_loss is None else learner.first_loss
         learner.report()
-        fraction = 1.0 if last else learner.i / (learner.i + 1)
+        fraction = 1.0 if is_last else learner.i / (learner.i + 1)
         speed = learner.i / max(learner.seconds, 1e-9)
-        yield report(learner.i, fraction, learner.seconds, speed, cost, 0.0, figures)
-        cost = following
+        yield report(learner.i, fraction, learner.seconds, speed, loss, 0.0, metrics)
+        loss = next_loss

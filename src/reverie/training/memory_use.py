@@ -40,28 +40,28 @@ class AllocationCounter(TorchDispatchMode):
         self.known: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor):
-                self._enter(tensor.untyped_storage())
-        return made
+                self._add(tensor.untyped_storage())
+        return result
 
-    def _enter(self, storage: torch.UntypedStorage) -> None:
+    def _add(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
         if key not in self.known:
             self.known[key] = storage.nbytes()
             self.now += self.known[key]
             self.peak = max(self.peak, self.now)
-            weakref.finalize(storage, self._leave, key)
+            weakref.finalize(storage, self._remove, key)
 
-    def _leave(self, key: int) -> None:
+    def _remove(self, key: int) -> None:
         self.now -= self.known.pop(key)
 
 
 class NetworkMemory:
     """The memory of a network for data of a shape, by fake tensors.
 
-    levels: numbers that the model has besides its network for each number of a datum.  Results are cached by the batch size.
+    levels: numbers that the model stores, beyond its network, per number of a datum.  Results are cached by the batch size.
     """
 
     def __init__(self, network: Spec, shape: tuple[int, ...], levels: int = 0) -> None:
@@ -87,9 +87,9 @@ class NetworkMemory:
                 self.evaluations[count] = self._peak(count, self.net)
         return self.evaluations[count]
 
-    def _peak(self, count: int, work: Callable[[Tensor, Tensor], Any]) -> int:
+    def _peak(self, count: int, call: Callable[[Tensor, Tensor], Any]) -> int:
         with self.fake, AllocationCounter() as counter:
-            work(torch.empty(count, *self.shape), torch.empty(count))
+            call(torch.empty(count, *self.shape), torch.empty(count))
         data = DATUM_COPIES * BYTES * count * math.prod(self.shape)
         return ALLOCATED + int(OVERHEAD * (counter.peak + data))
 
@@ -112,7 +112,7 @@ def _codec_step(codec: str, batch: int) -> int:
 
 
 def measure_step_memory(model: TrainedModel, x: Tensor, labels: Tensor | None) -> int:
-    """Return the peak bytes of the tensors of a training step, besides the weights, by making one.
+    """Return the peak bytes of the tensors of a training step, without the weights, by executing one.
 
     x: (B, ...), a batch in user units; labels: (B,).
     """
@@ -138,8 +138,8 @@ def available(device: torch.device) -> int | None:
     """Return the free bytes of memory; None if the system does not report them."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    found = [bytes_free for bytes_free in (_machine(), _container()) if bytes_free is not None]
-    return min(found, default=None)
+    limits = [bytes_free for bytes_free in (_machine(), _container()) if bytes_free is not None]
+    return min(limits, default=None)
 
 
 def _machine() -> int | None:
@@ -159,31 +159,31 @@ def _machine() -> int | None:
 
 
 def _container(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> int | None:
-    """Return the memory left below the limits of the control groups of this process (cgroup v2 or v1)."""
+    """Return the remaining memory within the limits of the control groups of this process (cgroup v2 or v1)."""
     try:
         lines = [line.split(":", 2) for line in own.read_text().splitlines()]
     except OSError:
         return None
-    left = []
-    for _, controllers, place in (line for line in lines if len(line) == 3):
+    free = []
+    for _, controllers, group in (line for line in lines if len(line) == 3):
         names = ("memory.max", "memory.current", "inactive_file") if not controllers else (
             "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
         )  # fmt: skip
         if controllers and "memory" not in controllers.split(","):
             continue
         base = root / "memory" if controllers else root
-        inside = base / place.lstrip("/")
-        for folder in (inside, *inside.parents):
-            left.append(_left_in(folder, *names))
+        lowest = base / group.lstrip("/")
+        for folder in (lowest, *lowest.parents):
+            free.append(_left_in(folder, *names))
             if folder == base:
                 break
-    return min((bytes_free for bytes_free in left if bytes_free is not None), default=None)
+    return min((bytes_free for bytes_free in free if bytes_free is not None), default=None)
 
 
 def _left_in(folder: Path, limit: str, used: str, reclaimable: str) -> int | None:
     try:
-        most, now = int((folder / limit).read_text()), int((folder / used).read_text())
-        rows = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
-        return max(0, most - now + int(rows.get(reclaimable, 0)))
+        maximum, current = int((folder / limit).read_text()), int((folder / used).read_text())
+        stats = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+        return max(0, maximum - current + int(stats.get(reclaimable, 0)))
     except (OSError, ValueError):  # no limit is set ("max"), or there is no such group
         return None

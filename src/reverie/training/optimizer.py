@@ -42,47 +42,47 @@ def orthogonal(matrices: Tensor) -> Tensor:
 
 
 def orthogonal_updates(matrices: list[Tensor], form: tuple[int, int]) -> list[Tensor]:
-    """Return `orthogonal` of tensors as matrices of a shape."""
+    """Return `orthogonal` of tensors reshaped to matrices."""
     return list(orthogonal(torch.stack([g.reshape(form) for g in matrices]))) if matrices else []
 
 
 def owners(forms: list[tuple[int, int]], world: int) -> list[int]:
     """Assign each matrix to a process: the most expensive first, to the process with the least load."""
     cost = [min(form) ** 2 * (2 * max(form) + 4 * ITERATIONS * min(form)) for form in forms]  # see `orthogonalise`
-    load, found = [0] * world, [0] * len(forms)
+    load, assigned = [0] * world, [0] * len(forms)
     for k in sorted(range(len(forms)), key=lambda k: -cost[k]):
-        found[k] = load.index(min(load))
-        load[found[k]] += cost[k]
-    return found
+        assigned[k] = load.index(min(load))
+        load[assigned[k]] += cost[k]
+    return assigned
 
 
 def distributed_updates(ahead: Matrices, team: Team) -> Matrices:
-    """Return the orthogonal updates, each computed by one process and sent to the others.
+    """Return the orthogonal updates, each computed by one process and sent to the others.  ahead: as in `Muon.updates`.
 
     On two processes of one thread, it takes, in milliseconds of CPU time including communication, 5.2 instead of 6.6 for
     unet-tiny and 22 instead of 33 for unet-small: 2.3 and 4.4 % of a step of batch 64 (`benchmarks/team.py`).
     """
-    forms = [form for form, found in ahead.items() for _ in found]
-    whose = owners(forms, team.world)
-    sizes = [sum(rows * columns for k, (rows, columns) in enumerate(forms) if whose[k] == r) for r in range(team.world)]
+    forms = [form for form, group in ahead.items() for _ in group]
+    owner_of = owners(forms, team.world)
+    sizes = [sum(rows * columns for k, (rows, columns) in enumerate(forms) if owner_of[k] == r) for r in range(team.world)]
     device = next(iter(ahead.values()))[0].device
-    mine, start, at = torch.zeros(max(sizes), device=device), 0, 0
-    for form, found in ahead.items():
-        for update in orthogonal_updates([g for k, g in enumerate(found, start) if whose[k] == team.rank], form):
-            mine[at : at + update.numel()] = update.flatten()
-            at += update.numel()
-        start += len(found)
-    every, at_of, owner = team.all_gather_unchecked(mine), [0] * team.world, iter(whose)
+    own, start, offset = torch.zeros(max(sizes), device=device), 0, 0
+    for form, group in ahead.items():
+        for update in orthogonal_updates([g for k, g in enumerate(group, start) if owner_of[k] == team.rank], form):
+            own[offset : offset + update.numel()] = update.flatten()
+            offset += update.numel()
+        start += len(group)
+    gathered, offsets, owner = team.all_gather_unchecked(own), [0] * team.world, iter(owner_of)
     updates: Matrices = {form: [] for form in ahead}
-    for form, found in ahead.items():
-        for _ in found:
+    for form, group in ahead.items():
+        for _ in group:
             r, size = next(owner), form[0] * form[1]
-            updates[form].append(every[r][at_of[r] : at_of[r] + size].view(form))
-            at_of[r] += size
+            updates[form].append(gathered[r][offsets[r] : offsets[r] + size].view(form))
+            offsets[r] += size
     return updates
 
 
-Matrices = dict[tuple[int, int], list[Tensor]]  # of each form, rows and columns
+Matrices = dict[tuple[int, int], list[Tensor]]  # by shape: rows, columns
 
 
 class Muon(Optimizer):
@@ -98,33 +98,36 @@ class Muon(Optimizer):
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, momentum: float = 0.95) -> None:
         super().__init__(parameters, {"lr": lr, "momentum": momentum})
 
-    @torch.no_grad()  # torch's own signature is overloaded for closures, which the trainer never gives
+    @torch.no_grad()  # torch's own signature is overloaded for closures, which the trainer never passes
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
         """Update every parameter that has a gradient."""
         for group in self.param_groups:
-            alike: Matrices = defaultdict(list)
+            by_form: Matrices = defaultdict(list)
             for p in group["params"]:
                 if p.grad is not None:
-                    alike[self.form(p)].append(p)
+                    by_form[self.form(p)].append(p)
             ahead: Matrices = {}
-            for form, found in alike.items():
-                gradients, momenta = [g for p in found if (g := p.grad) is not None], [self._momentum(p) for p in found]
+            for form, parameters in by_form.items():
+                gradients = [g for p in parameters if (g := p.grad) is not None]
+                momenta = [self._momentum(p) for p in parameters]
                 torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
                 ahead[form] = list(torch._foreach_lerp(gradients, momenta, group["momentum"]))
             for form, updates in self.updates(ahead).items():
-                found = alike[form]
+                parameters = by_form[form]
                 rate = group["lr"] * LIKE_ADAM * max(form) ** 0.5
-                torch._foreach_add_(found, [u.reshape(p.shape) for u, p in zip(updates, found, strict=True)], alpha=-rate)
+                torch._foreach_add_(
+                    parameters, [u.reshape(p.shape) for u, p in zip(updates, parameters, strict=True)], alpha=-rate
+                )
 
     def form(self, p: Tensor) -> tuple[int, int]:
         """Return the rows and columns of a parameter as a matrix."""
         return len(p), p[0].numel()
 
     def updates(self, ahead: Matrices) -> Matrices:
-        """Return the orthogonal updates, given gradients and momenta."""
+        """Return the orthogonal updates.  ahead: gradients with Nesterov momentum."""
         if self.team is not None and self.team.world > 1:
             return distributed_updates(ahead, self.team)
-        return {form: orthogonal_updates(found, form) for form, found in ahead.items()}
+        return {form: orthogonal_updates(gradients, form) for form, gradients in ahead.items()}
 
     def _momentum(self, p: Tensor) -> Tensor:
         state = self.state[p]
@@ -150,11 +153,12 @@ def muon(net: nn.Module, rate: float, decay: float) -> list[Optimizer]:
     layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d | nn.ConvTranspose2d | nn.RNNBase)]
     named = [(name, p) for m in layers for name, p in m.named_parameters(recurse=False)]
     matrices = [p for name, p in named if name.startswith("weight") and p.requires_grad]
-    mine = {id(p) for p in matrices}
-    return [adamw_of([p for p in net.parameters() if p.requires_grad and id(p) not in mine], rate, decay), Muon(matrices, rate)]
+    by_muon = {id(p) for p in matrices}
+    others = [p for p in net.parameters() if p.requires_grad and id(p) not in by_muon]
+    return [adamw_of(others, rate, decay), Muon(matrices, rate)]
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module, float, float], list[Any]]] = {"adamw": adamw, "muon": muon}
 
 STATE: dict[type[Optimizer], tuple[str, ...]] = {AdamW: ("step", "exp_avg", "exp_avg_sq"), Muon: ("momentum",)}  # per parameter
-NEVER_NEGATIVE = ("step", "exp_avg_sq")  # of these
+NEVER_NEGATIVE = ("step", "exp_avg_sq")  # entries of STATE that cannot be negative

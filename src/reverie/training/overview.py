@@ -48,23 +48,23 @@ class Overview:
 
 
 def runs(where: str | Path = "runs") -> list[Overview]:
-    """Return the runs in a folder, or the run that the folder is, ordered by path."""
+    """Return the runs in a folder, or the folder itself if it is a run, ordered by path."""
     return [overview(path) for path in find_runs(Path(where))]
 
 
 def find_runs(root: Path) -> list[Path]:
-    """Return the run folders in a folder, or the folder itself, ordered by path; links are not followed."""
+    """Return the run folders in a folder, or the folder itself if it is one, ordered by path; links are not followed."""
     if not root.is_dir():
         raise UserError(f"there is no folder {root}; give the folder of the runs, or train one with: reverie train spiral")
-    found = []
-    for place, inner, files in os.walk(root):
-        path = Path(place)
-        if folder.CONFIG in files or folder.WEIGHTS_FILE in files or checkpoints.FOLDER in inner:
-            found.append(path)
-            inner.clear()
+    run_folders = []
+    for directory, subfolders, files in os.walk(root):
+        path = Path(directory)
+        if folder.CONFIG in files or folder.WEIGHTS_FILE in files or checkpoints.FOLDER in subfolders:
+            run_folders.append(path)
+            subfolders.clear()
         elif len(path.relative_to(root).parts) >= DEPTH:
-            inner.clear()
-    return sorted(found)
+            subfolders.clear()
+    return sorted(run_folders)
 
 
 def overview(path: Path) -> Overview:
@@ -73,13 +73,13 @@ def overview(path: Path) -> Overview:
         config = folder.read_config(path)
         _check_weights(path)
         rows, findings = folder.read_metrics(path), folder.read_findings(path)
-        if not rows and (wrong := folder.read_rows(path)[1]):
-            raise UserError(f"{folder.METRICS} is damaged: {wrong[0]}")
+        if not rows and (errors := folder.read_rows(path)[1]):
+            raise UserError(f"{folder.METRICS} is damaged: {errors[0]}")
         last: dict[str, Any] = rows[-1] if rows else {"i": 0, "seconds": 0.0, "fraction": 0.0}
-        held: dict[str, Any] = next((row for row in reversed(rows) if "held_out" in row), {})
+        checked: dict[str, Any] = next((row for row in reversed(rows) if "held_out" in row), {})
         return Overview(
             str(path), config.data.name, config.data.count, config.family.name, last["i"],
-            float(last["seconds"]), float(last["fraction"]), held.get("held_out"), held.get("unit", ""),
+            float(last["seconds"]), float(last["fraction"]), checked.get("held_out"), checked.get("unit", ""),
             short_verdict(config, rows, findings),
         )  # fmt: skip
     except UserError as error:

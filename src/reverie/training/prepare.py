@@ -56,30 +56,30 @@ READING = (
 )  # fmt: skip
 FAMILY_OPTIONS = {key for family in FAMILIES.values() for key in family.option_names}
 BEGIN_SHARE = 0.05  # upper limit of the time for clusters and other initialization from data
-DEFAULT_FAMILY = "diffusion"  # for the kinds of data that it takes
-NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset", "budget")  # parameters that are no options of a training
+DEFAULT_FAMILY = "diffusion"  # for the kinds of data that it supports
+NO_OPTIONS = ("data", "out", "path", "options", "given", "dataset", "budget")  # parameters that are not options of a training
 
 
 def check_options(given: Iterable[str]) -> None:
     """Refuse unknown options of a training, before data are read."""
     named = (*signature(prepare).parameters, *signature(resume).parameters)
-    every = dict.fromkeys((*named, *READING, *TrainingConfig.model_fields, *sorted(FAMILY_OPTIONS)))
-    known = [name for name in every if name not in NO_OPTIONS]
-    if wrong := [name for name in given if name not in known]:
-        raise unknown(wrong[0], known, "option of training")
+    names = dict.fromkeys((*named, *READING, *TrainingConfig.model_fields, *sorted(FAMILY_OPTIONS)))
+    known = [name for name in names if name not in NO_OPTIONS]
+    if unsupported := [name for name in given if name not in known]:
+        raise unknown(unsupported[0], known, "option of training")
 
 
 def read_family(family: str | Spec, options: dict[str, Any]) -> tuple[Family[Any], dict[str, Any]]:
     """Return the family and its options: those of its spec, and those moved from the options of a training."""
     spec = parse(family)
-    found = pick(FAMILIES, str(spec.get("name")), "family")
-    own = {key: value for key, value in spec.items() if key != "name"}
+    selected = pick(FAMILIES, str(spec.get("name")), "family")
+    family_options = {key: value for key, value in spec.items() if key != "name"}
     for key in [key for key in options if key in FAMILY_OPTIONS]:
         value = options.pop(key)
-        if value is not None and (value != "auto" or key in found.option_names):
-            own[key] = value
-    found.check(own)
-    return found, own
+        if value is not None and (value != "auto" or key in selected.option_names):
+            family_options[key] = value
+    selected.check(family_options)
+    return selected, family_options
 
 
 @renamed_options
@@ -105,7 +105,7 @@ def prepare(
 ) -> Training:
     """Check all settings, make the run folder and return the training; writes nothing if a check fails.
 
-    The kind of data chooses the family, and the family all settings that are not given.  options: of reading data, as in
+    By default the kind of data determines the family, and the family the other settings.  options: of reading data, as in
     `load_data` (size, fit, labels, ...), of the family (network, schedule, target, augment, ...), and further fields of
     TrainingConfig (batch, learning_rate, ...).  start_from: a run with the initial weights; keep_data: whether the run stores a
     copy of its data; latent_space: whether to train latent diffusion, None chooses by the image size; codec: a run of an
@@ -121,13 +121,13 @@ def prepare(
     check_seed(seed)
     if sum(length is not None for length in (steps, minutes, epochs)) > 1:
         raise UserError("more than one length; give only one of --steps, --minutes and --epochs")
-    for name, length, most in (
+    for name, length, limit in (
         ("steps", steps, MAX_STEPS),
         ("minutes", minutes, MAX_MINUTES),
         ("epochs", epochs, MAX_STEPS),
     ):
-        if length is not None and not 0 < length <= most:
-            raise UserError(f"--{name} must be above 0 and at most {most:,}, got {length}")
+        if length is not None and not 0 < length <= limit:
+            raise UserError(f"--{name} must be above 0 and at most {limit:,}, got {length}")
     kind, family_options = read_family(family or DEFAULT_FAMILY, options)
     codec_option = family_options.pop("codec") if isinstance(family_options.get("codec"), str | Path) else None
     if kind.name != "diffusion" and (latent_space or codec_option is not None):
@@ -144,9 +144,10 @@ def prepare(
     if before is not None:
         family_options = finetuning.options_of(before, family_options)
     latent = LatentRequest(latent_space, family_options, codec_run, by_size=kind.name == "diffusion" and before is None)
-    theirs = codec_run.config.data.shape if codec_run is not None else (1,)
+    codec_shape = codec_run.config.data.shape if codec_run is not None else (1,)
     request = TrainingRequest(
-        kind, minutes, steps, family_options, options, where, latent.codec, theirs[0], trains_codec=codec_run is before is None,
+        kind, minutes, steps, family_options, options, where, latent.codec, codec_shape[0],
+        trains_codec=codec_run is before is None,
     )  # fmt: skip
     request.check(data, reading.get("size"))
     if out is not None:
@@ -155,21 +156,21 @@ def prepare(
     check_memory = request.check_memory if before is codec_run is None or reading.get("size") else None
     largest = largest_colour_side(minutes, steps, where.type) if epochs is None else DEFAULT_SIDE
     dataset = load_data(data, seed=seed, on_shape=check_memory, largest_colour=largest, **reading)
-    like, like_theirs = before or codec_run, tuple[str, ...]()
-    if like is not None and reading.get("size") is None and (size := finetuning.size_of(like, dataset)):
+    reference, resize_note = before or codec_run, tuple[str, ...]()
+    if reference is not None and reading.get("size") is None and (size := finetuning.size_of(reference, dataset)):
         reading["size"] = size
-        like_theirs = (f"images are resized to {size if 'x' in size else f'{size}x{size}'}, the size of {like.path}",)
+        resize_note = (f"images are resized to {size if 'x' in size else f'{size}x{size}'}, the size of {reference.path}",)
         dataset = load_data(data, seed=seed, on_shape=request.check_memory, **reading)
     if before is not None:
         finetuning.check_shape(before, dataset)
-    kind, suited = family_for(
-        dataset, kind, family_options, chosen=family is not None or latent_space is not None or like is not None
+    kind, family_note = family_for(
+        dataset, kind, family_options, chosen=family is not None or latent_space is not None or reference is not None
     )
     family_options = {key: value for key, value in family_options.items() if key in kind.option_names}
     if dataset.conditions is not None and "captions" not in kind.capabilities:
         if reading.get("labels", "auto") != "auto" or reading.get("condition_columns") or reading.get("condition_image"):
-            able = ", ".join(name for name, other in FAMILIES.items() if "captions" in other.capabilities)
-            raise UserError(f"the family {kind.name} has no conditions other than labels; families that have: {able}")
+            supporting = ", ".join(name for name, other in FAMILIES.items() if "captions" in other.capabilities)
+            raise UserError(f"the family {kind.name} has no conditions other than labels; families that have: {supporting}")
         dataset = replace(dataset, conditions=None, report={**dataset.report, "labels_by": "none"})
     given, options = dict(options), options | request.smaller
     if keep_data:
@@ -181,18 +182,18 @@ def prepare(
         if steps > MAX_STEPS:
             raise UserError(f"{epochs:g} epochs of these data are {steps:,} steps; use at most {MAX_STEPS:,}")
     on_progress = reading.get("on_progress") or silent
-    first, lengths = None, (minutes, steps)
+    first_plan, lengths = None, (minutes, steps)
     if (codec := latent.codec(dataset)) is not None:
         family_options = {**family_options, "codec": codec}
         if codec_run is None:
-            first, lengths = codec_plan(dataset.shape, minutes, steps), stage_length(minutes, steps, 1 - SHARE)
+            first_plan, lengths = codec_plan(dataset.shape, minutes, steps), stage_length(minutes, steps, 1 - SHARE)
     plan = kind.plan(PlanRequest(dataset, train_set, *lengths, seed, where.type, family_options, options, on_progress))
     reasons = (
-        *suited,
+        *family_note,
         *((latent.reason(dataset, codec),) if codec is not None else ()),
         *plan.reasons,
         *request.notes,
-        *like_theirs,
+        *resize_note,
     )
     planned = dict(plan.training)
     if before is not None:
@@ -202,8 +203,9 @@ def prepare(
             planned |= {key: value for key, value in finetuning.FOR_LORA.items() if key not in options}
     if "micro_batches" not in options:
         planned["micro_batches"] = micro_batches(bool(options.get("exact")), processes, planned, train_set)
-    pictures = kind.name == "diffusion" and getattr(plan.settings, "purpose", None) == "samples"
-    shape = model_shape(plan.settings.codec, dataset.shape) if pictures else ()  # what bfloat16 was measured for on processors
+    is_image_diffusion = kind.name == "diffusion" and getattr(plan.settings, "purpose", None) == "samples"
+    # bfloat16 on CPUs was measured for diffusion models of images
+    shape = model_shape(plan.settings.codec, dataset.shape) if is_image_diffusion else ()
     precision = default_precision(shape, where) if where.type == "cpu" else "bf16" if has_fast_bf16(where) else "fp32"
     if precision == "bf16" and where.type == "cpu" and "precision" not in options:
         reasons = (*reasons, "computed in bfloat16, which is fast on this processor; --precision fp32 for full precision")
@@ -215,19 +217,19 @@ def prepare(
         condition=dataset.conditions.form if dataset.conditions is not None else None, columns=dataset.columns,
     )  # fmt: skip
 
-    def configured(of: FamilyPlan[Any], training: Mapping[str, Any], **also: Any) -> Config:
+    def configured(family_plan: FamilyPlan[Any], training: Mapping[str, Any], **fields: Any) -> Config:
         try:
             settings = TrainingConfig(**{"seed": seed, "precision": precision, **training})
         except ValidationError as error:
             raise UserError(f"cannot train with these settings: {first_problem(error)}") from None
         versions = {"reverie": version("reverie"), "torch": str(torch.__version__), "python": platform.python_version()}
-        return Config(versions=versions, data=described_data, family=of.settings, training=settings, **also)
+        return Config(versions=versions, data=described_data, family=family_plan.settings, training=settings, **fields)
 
-    taken = {
+    references = {
         "start": finetuning.record(before) if before else None,
         "codec": finetuning.record(codec_run) if codec_run else None,
     }
-    config = configured(plan, planned, **taken)
+    config = configured(plan, planned, **references)
     training = config.training
     if shard:
         check_shard(training, max(processes, world_size()))
@@ -247,13 +249,13 @@ def prepare(
         use_codec(model, codec_run, train_set)
     if before is not None:
         reasons += finetuning.transfer(before, model, config, train_set)
-    if not reading.get("size") and (small := small_for_the_budget(dataset, largest, minutes)):
-        reasons += (small,)
+    if not reading.get("size") and (size_note := small_for_the_budget(dataset, largest, minutes)):
+        reasons += (size_note,)
     model = model.to(where)
     if max(processes, world_size()) == 1:
-        training, slow = in_time(model, train_set, training, given, budget)
+        training, speed_note = in_time(model, train_set, training, given, budget)
         config = config.model_copy(update={"training": training})
-        reasons += (slow,) if slow else ()
+        reasons += (speed_note,) if speed_note else ()
     about = tuple(describe_dataset(dataset))
     model.warn()
     learner = Learner(model, training)
@@ -265,12 +267,12 @@ def prepare(
         folder.write_config(path, config)  # first, as it marks the folder as a run
         if keep_data:
             data_copy.write_data_copy(path, dataset)
-        if first is not None:
-            also: dict[str, Any] = {"clock": training.clock}
+        if first_plan is not None:
+            fields: dict[str, Any] = {"clock": training.clock}
             if where.type == "cpu":
-                also["precision"] = "fp32"  # bfloat16 is no faster for these autoencoders
-            own = configured(first, {**first.training, **also, **request.codec_smaller})
-            codec_training = _codec_training(path, own, train_set, held_out, where, budget)
+                fields["precision"] = "fp32"  # bfloat16 is no faster for these autoencoders
+            codec_config = configured(first_plan, {**first_plan.training, **fields, **request.codec_smaller})
+            codec_training = _codec_training(path, codec_config, train_set, held_out, where, budget)
             reasons += codec_training.reasons
     except BaseException:
         sweep(path, whole_run=True)
@@ -290,14 +292,14 @@ def _codec_training(
     assert isinstance(model, TrainedModel)
     model.initialize(train)
     micro = micro_batches(False, 1, config.training.model_dump(), train)
-    training, slow = in_time(
+    training, speed_note = in_time(
         model.to(where), train, config.training.model_copy(update={"micro_batches": micro}), (), budget.sub_budget(SHARE)
     )
     config = config.model_copy(update={"training": training})
     learner = Learner(model, training)
     lock = claim(path / CODEC_FOLDER, CODEC_FOLDER, overwrite=True)
     folder.write_config(lock.folder, config)
-    reasons = (f"autoencoder: {slow}",) if slow else ()
+    reasons = (f"autoencoder: {speed_note}",) if speed_note else ()
     return Training(Run(config, learner.average.model, lock.folder), learner, train, held_out, lock, reasons=reasons)
 
 
@@ -311,18 +313,20 @@ def _as_option(value: Any) -> Any:
 def family_for(
     dataset: Dataset, family: Family[Any], options: Mapping[str, Any], chosen: bool
 ) -> tuple[Family[Any], tuple[str, ...]]:
-    """Return the family for data, and a line about it if it is not the given one; refuse data of other kinds.
+    """Return the family for data, and a note if it is not the given one; refuse data of other kinds.
 
     options: of the family; chosen: whether the user gave the family.
     """
     kind = dataset.kind
     if kind in family.kinds:
         return family, ()
-    able = {name: other for name, other in FAMILIES.items() if kind in other.kinds}
+    supporting = {name: other for name, other in FAMILIES.items() if kind in other.kinds}
     takes = f"{family.name} takes {' and '.join(family.kinds)}"
     if chosen:
-        raise UserError(f"{dataset.name} contains {kind}, and the family {takes}; families that take {kind}: {', '.join(able)}")
-    best = next(other for other in able.values() if kind in other.default_for)
+        raise UserError(
+            f"{dataset.name} contains {kind}, and the family {takes}; families that take {kind}: {', '.join(supporting)}"
+        )
+    best = next(other for other in supporting.values() if kind in other.default_for)
     best.check({key: value for key, value in options.items() if value != "auto"})
-    others = ", ".join(name for name in able if name != best.name)
+    others = ", ".join(name for name in supporting if name != best.name)
     return best, (f"family: {best.name}, as the data are {kind} and {takes}; --family selects another: {others}",)

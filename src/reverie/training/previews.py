@@ -58,9 +58,9 @@ def preview_options(run: Run) -> Options:
 
 
 def preview_samples(run: Run, n: int) -> Tensor:
-    """Return n samples of fixed seeds in the units of previews: (n, ...)."""
+    """Return n samples of fixed seeds in the units of `Model.picture`: (n, ...)."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ReverieWarning)  # warned already in `prepare`
+        warnings.simplefilter("ignore", ReverieWarning)  # `prepare` has warned already
         for frame in run.frames(n, **preview_options(run)):
             last = frame
     return run.model.picture(last.x0)
@@ -98,9 +98,9 @@ class Previews:
         skies, lie close to each other without being copies.
         """
         distance, index = nearest(z, self._blocks())
-        around, _ = nearest(self._encode(self.train, index.cpu()), self._blocks(), beyond=SAME * (self.high - self.low))
-        alone = around.isinf() | (around == 0)  # a datum without neighbors, or with duplicates only
-        return torch.where(alone, distance, distance / around), index, distance
+        own_distance, _ = nearest(self._encode(self.train, index.cpu()), self._blocks(), beyond=SAME * (self.high - self.low))
+        is_isolated = own_distance.isinf() | (own_distance == 0)  # a datum without neighbors, or with duplicates only
+        return torch.where(is_isolated, distance, distance / own_distance), index, distance
 
     def _blocks(self) -> Iterator[Tensor]:
         count = len(self.train)
@@ -148,9 +148,9 @@ class Previews:
         """Return the estimated duration of `finish`, in previews."""
         if self.train.kind != "images":
             return FILM_PRICE
-        known = self.run.config.data
-        drawn = LABEL_ROWS if known.condition is not None else LABEL_COLUMNS * len(known.labels[:LABEL_ROWS])
-        return FILM_PRICE + drawn / (DRAWN["images"] + SHOWN)
+        data_config = self.run.config.data
+        count = LABEL_ROWS if data_config.condition is not None else LABEL_COLUMNS * len(data_config.labels[:LABEL_ROWS])
+        return FILM_PRICE + count / (DRAWN["images"] + SHOWN)
 
     def finish(self) -> None:
         """Write a film of the previews, and a sheet of samples with labels or captions of a conditional run."""
@@ -169,9 +169,9 @@ class Previews:
                 )
 
         if self.train.kind == "images" and self.run.config.data.condition is not None:
-            made = self.run.sample(LABEL_ROWS, **preview_options(self.run))
+            samples = self.run.sample(LABEL_ROWS, **preview_options(self.run))
             with atomic(own_file(run, f"{FOLDER}/{LABELS}")) as temporary:
-                Image.fromarray(contact_sheet(to_bytes(made.x), made.labels)).save(temporary)
+                Image.fromarray(contact_sheet(to_bytes(samples.x), samples.labels)).save(temporary)
 
     def _label_samples(self, labels: int) -> np.ndarray:
         """Return images of the first labels, all from the same noise."""

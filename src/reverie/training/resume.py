@@ -61,25 +61,25 @@ def _extended(run: Run, minutes: float | None, steps: int | None) -> Config:
 def differences(config: Config, given: Mapping[str, Any]) -> list[str]:
     """Describe each given setting that differs from that of a run."""
     family, data = config.model_family, config.data
-    kept: dict[str, Any] = {**config.training.model_dump(), **data.reading, **dict(config.family)}
-    kept |= {"latent_space": is_latent(config), **dict(zip(("minutes", "steps"), total_length(config), strict=True))}
+    current: dict[str, Any] = {**config.training.model_dump(), **data.reading, **dict(config.family)}
+    current |= {"latent_space": is_latent(config), **dict(zip(("minutes", "steps"), total_length(config), strict=True))}
     if config.codec is not None:
-        kept["codec"] = config.codec.run
+        current["codec"] = config.codec.run
     differing = []
     for key, value in given.items():
         if key == "family":
             same = parse(value)["name"] == family.name
         elif key == "codec" and isinstance(value, str | Path):
-            same = str(Path(value).resolve()) in (kept["codec"], str(Path(str(kept["codec"])).parent))
+            same = str(Path(value).resolve()) in (current["codec"], str(Path(str(current["codec"])).parent))
         elif key in family.settings.model_fields:
             same = family.matches(config.family, key, value, data.shape, len(data.labels))
         elif key in CHOSEN and value == "auto":
-            same = True  # the choice of the run stays
+            same = True  # keeps the choice of the run
         else:
-            same = kept.get(key) == value
+            same = current.get(key) == value
         if not same:
-            was = family.name if key == "family" else _format_setting(kept.get(key))
-            differing.append(f"{key} was {was} and is now {_format_setting(value)}")
+            old = family.name if key == "family" else _format_setting(current.get(key))
+            differing.append(f"{key} was {old} and is now {_format_setting(value)}")
     return differing
 
 
@@ -102,24 +102,24 @@ def _restore_codec(
             raise UserError(f"the weights of {run.path} have changed since this run used them; train a new run with --codec")
         use_codec(model, run, train)
         return None
-    inner = path / CODEC_FOLDER
-    if not (inner / folder.CONFIG).is_file():
+    codec_folder = path / CODEC_FOLDER
+    if not (codec_folder / folder.CONFIG).is_file():
         raise UserError(f"{path} was stopped before the training of its autoencoder; train it again")
-    if is_finished(inner):
-        use_codec(model, load(inner, "cpu"), train)
+    if is_finished(codec_folder):
+        use_codec(model, load(codec_folder, "cpu"), train)
         return None
-    return resume(inner, device=device, dataset=dataset, **reading)
+    return resume(codec_folder, device=device, dataset=dataset, **reading)
 
 
 def check_resumable(path: Path) -> None:
-    """Refuse to resume a run or its autoencoder that refers to paths outside of the folder of `confined`."""
-    for place in (path, path / CODEC_FOLDER):
-        if place == path or (place / folder.CONFIG).exists():
-            check_references(folder.read_config(place), has_copy=(place / DATA_COPY).exists())
+    """Refuse a run that refers, itself or in its autoencoder, to paths outside the folder of `confined`."""
+    for run_folder in (path, path / CODEC_FOLDER):
+        if run_folder == path or (run_folder / folder.CONFIG).exists():
+            check_references(folder.read_config(run_folder), has_copy=(run_folder / DATA_COPY).exists())
 
 
 def _reached_its_end(run: Run, learner: Learner) -> bool:
-    """Return whether the last report of a run is of its full length, and the checkpoint is of that step or later."""
+    """Return whether the last report is at the full length of a run, and the checkpoint at that step or later."""
     rows = run.metrics()
     return bool(rows) and rows[-1]["fraction"] == 1 and learner.i >= rows[-1]["i"]
 
@@ -149,7 +149,7 @@ def resume(
     `prepare`, which must equal those of the run; budget: the time of the whole command.
     """
     budget = budget or Budget()
-    path, where = Path(path), device_for(device)
+    path, torch_device = Path(path), device_for(device)
     check_processes(processes)
     events.check(tensorboard)
     folder.check_run(path)
@@ -173,7 +173,7 @@ def resume(
                 model.initialize(train_set)
             finetuning.restore_start(model, config, train_set)
             first = _restore_codec(path, config, model, dataset, device, reading)
-        model, teacher = model.to(where), teacher_of(config, where)
+        model, teacher = model.to(torch_device), teacher_of(config, torch_device)
         if teacher is not None and (processes > 1 or world_size() > 1):
             raise UserError(f"{path} is a distillation, which uses one process; omit --processes and torchrun")
         learner = Learner(model, config.training)
@@ -192,20 +192,20 @@ def resume(
         if learner.i / (t.steps or math.inf) >= 1 or (not extend and _reached_its_end(run, learner)):
             if finished:
                 raise UserError(f"{path} is finished; to train longer add --extend --minutes 10")
-            learner.restore(learner.good)  # stopped between its last step and its weights: repeat the end
+            learner.restore(learner.good)  # stopped after the last step, before the weights were written: repeat the end
         dataset = dataset or load_source_data(config.data, folder=path, **reading)
         run.config = config = config.model_copy(update={"data": relocated(config.data, data, data_dir)})
-        before_it = first.run.config.training.minutes or 0.0 if first is not None else 0.0
-        whole = t.minutes + before_it if t.minutes is not None else None
+        codec_minutes = first.run.config.training.minutes or 0.0 if first is not None else 0.0
+        total_minutes = t.minutes + codec_minutes if t.minutes is not None else None
         done = learner.seconds + (first.learner.seconds if first is not None else 0.0)
-        limit_budget(budget, t, where, whole, done)
+        limit_budget(budget, t, torch_device, total_minutes, done)
         folder.drop_rows_after(path, learner.i if by_steps and not fresh else -1)
         folder.write_config(path, config)
         train_set, held_out = dataset.split(config.data.seed)
         if teacher is not None:
             train_set, held_out = restore_distillation(learner, teacher, config, dataset, on_progress or silent, budget)
-        begun = f"{path} was stopped before its first checkpoint and starts at step 0"
-        about = (*complaints, begun if fresh else f"resuming at step {learner.i:,}")
+        restart = f"{path} was stopped before its first checkpoint and starts at step 0"
+        about = (*complaints, restart if fresh else f"resuming at step {learner.i:,}")
         if first is not None:
             about = first.about
         training = Training(

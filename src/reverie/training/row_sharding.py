@@ -32,18 +32,18 @@ class Rows:
     def gather(self, rows: Tensor, count: int) -> Tensor | None:
         """Return the complete tensor, of `count` rows, in the leader; None in workers."""
         padded = self._padded(rows, count)
-        every = [torch.empty_like(padded) for _ in range(self.team.world)] if self.team.rank == 0 else None
+        gathered = [torch.empty_like(padded) for _ in range(self.team.world)] if self.team.rank == 0 else None
         with self.team.handle_errors():
-            dist.gather(padded, every, 0)
-        return torch.cat(every)[:count] if every is not None else None
+            dist.gather(padded, gathered, 0)
+        return torch.cat(gathered)[:count] if gathered is not None else None
 
     def all_gather(self, rows: Tensor, count: int) -> Tensor:
         """Return the complete tensor in all processes."""
         padded = self._padded(rows, count)
-        every = [torch.empty_like(padded) for _ in range(self.team.world)]
+        gathered = [torch.empty_like(padded) for _ in range(self.team.world)]
         with self.team.handle_errors():
-            dist.all_gather(every, padded)
-        return torch.cat(every)[:count]
+            dist.all_gather(gathered, padded)
+        return torch.cat(gathered)[:count]
 
 
 class ShardedMuon(Muon):
@@ -60,9 +60,9 @@ class ShardedMuon(Muon):
 
     def updates(self, ahead: Matrices) -> Matrices:
         """Return the rows of this process of the orthogonal updates."""
-        found: Matrices = {}
+        own_updates: Matrices = {}
         for (rows, columns), parts in ahead.items():
-            mine = torch.stack([g.reshape(len(g), columns) for g in parts], 1)  # (rows of mine, K, columns)
-            whole = orthogonal(self.rows.all_gather(mine, rows).transpose(0, 1).contiguous())
-            found[rows, columns] = list(self.rows.mine(whole.transpose(0, 1)).unbind(1))
-        return found
+            own_rows = torch.stack([g.reshape(len(g), columns) for g in parts], 1)  # (own rows, K, columns)
+            orthogonal_matrices = orthogonal(self.rows.all_gather(own_rows, rows).transpose(0, 1).contiguous())
+            own_updates[rows, columns] = list(self.rows.mine(orthogonal_matrices.transpose(0, 1)).unbind(1))
+        return own_updates

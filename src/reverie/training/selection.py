@@ -32,11 +32,11 @@ CANDIDATES: tuple[SamplerChoice, ...] = (
 # Scales of autoguidance for all candidates, and further scales for the best.
 FIRST_SCALES, MORE_SCALES, FINALISTS = (1.0, 1.5), (1.25, 2.0), 3
 ROUND, BEST = 0.5, 4  # share of the evaluations for the first round, and number of candidates in the second
-SHARE, PASSES = 0.045, 3  # upper limit of evaluations, relative to the training; evaluations of a step per datum
+SHARE, PASSES = 0.045, 3  # maximum evaluations, relative to those of the training; evaluations per datum of a step
 MIN_MEAN, MAX_MEAN, MAX_OF_BEST = 16, 128, 512  # limits of the mean number of samples per candidate, and of the best
 MAX_HELD_OUT = 512  # maximum number of held-out data for the comparison
 SEED = 1_000_000_007  # of the samples; unlikely to be a seed of users
-FEATURES = 2.4e8  # operations of a network with the duration of the features of an image of 96 x 96
+FEATURES = 2.4e8  # operations of a network that take as long as the features of a 96 x 96 image
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ def samples_for(run: Run, held_out: Dataset, seen: int) -> int:
     It depends on the number of steps and not on time, so that an interrupted run selects the same.
     """
     settings = run.config.family
-    able = isinstance(settings, DiffusionSettings) and settings.purpose == "samples" and settings.distilled is None
-    if not able or run.kind != "images" or len(held_out) < 2 or not efficientnet.available():
+    is_supported = isinstance(settings, DiffusionSettings) and settings.purpose == "samples" and settings.distilled is None
+    if not is_supported or run.kind != "images" or len(held_out) < 2 or not efficientnet.available():
         return 0
     side = min(max(efficientnet.MIN_SIDE, *run.config.data.shape[1:]), efficientnet.MAX_SIDE)
     features = FEATURES * (side / 96) ** 2 / max(1, run.diffusion.operations())  # of an image, in evaluations
@@ -110,8 +110,8 @@ def samples_for(run: Run, held_out: Dataset, seen: int) -> int:
         *product(range(len(choices)), FIRST_SCALES if guided else FIRST_SCALES[:1]),
         *product(range(FINALISTS), MORE_SCALES if guided else ()),
     ]
-    each = sum((1 if scale == 1 else 2) * mean + features for _, scale in scales)
-    n = int((SHARE * PASSES * seen - features * min(MAX_HELD_OUT, len(held_out))) / each)
+    evaluations = sum((1 if scale == 1 else 2) * mean + features for _, scale in scales)
+    n = int((SHARE * PASSES * seen - features * min(MAX_HELD_OUT, len(held_out))) / evaluations)
     return min(n, MAX_MEAN) if n >= MIN_MEAN else 0
 
 
@@ -128,52 +128,58 @@ def select_sampling(run: Run, held_out: Dataset, n: int, stage: Deadline | None 
     """Compare samples of the candidates with held-out data; return the best candidate and the record of all.
 
     Sequential halving (Karnin et al. 2013) in two rounds: a share of the evaluations is spent on all candidates, the rest on
-    the default and the others of the BEST of them.  The best has the least kernel distance of features; among those within
+    the default and the others of the BEST of them.  The best has the smallest kernel distance of features; among those within
     one standard error of it, the default is selected, else the one whose spectrum is nearest to that of the data.  n: mean
     number of samples per candidate.  stage: ends the comparison when its time is over; None is returned if fewer than two
     candidates were compared by then.
     """
     stage, reference = stage or Deadline(), Reference(held_out)
-    first, more = (FIRST_SCALES, MORE_SCALES) if _can_guide(run) else (FIRST_SCALES[:1], ())
-    few = max(2, round(ROUND * n))
+    first_scales, more_scales = (FIRST_SCALES, MORE_SCALES) if _can_guide(run) else (FIRST_SCALES[:1], ())
+    first_count = max(2, round(ROUND * n))
 
-    def measured(choices: Iterable[SamplerChoice], scales: Iterable[float]) -> list[Measured]:
+    def measure_all(choices: Iterable[SamplerChoice], scales: Iterable[float]) -> list[Measured]:
         """Return the candidates whose samples are finite: all choices with each scale in turn."""
-        found = [measure(run, reference, few, choice, scale) for scale, choice in product(scales, choices) if stage.left > 0]
-        return [candidate for candidate in found if bool(candidate.features.isfinite().all())]
+        compared = [
+            measure(run, reference, first_count, choice, scale) for scale, choice in product(scales, choices) if stage.left > 0
+        ]
+        return [candidate for candidate in compared if bool(candidate.features.isfinite().all())]
 
-    def by_distance(found: Sequence[Measured]) -> list[Measured]:
-        return sorted(found, key=lambda candidate: reference.distance(candidate.features)[0])
+    def by_distance(compared: Sequence[Measured]) -> list[Measured]:
+        return sorted(compared, key=lambda candidate: reference.distance(candidate.features)[0])
 
     choices = candidates_of(run)
     default = (choices[0], 1.0)
-    found = measured(choices, first)
-    if more:
-        found += measured(list(dict.fromkeys(candidate.choice for candidate in by_distance(found)))[:FINALISTS], more)
-    if len(found) < 2:
+    compared = measure_all(choices, first_scales)
+    if more_scales:
+        compared += measure_all(
+            list(dict.fromkeys(candidate.choice for candidate in by_distance(compared)))[:FINALISTS], more_scales
+        )
+    if len(compared) < 2:
         return None
-    best = sorted(by_distance(found), key=lambda candidate: (candidate.choice, candidate.scale) != default)[:BEST]
-    further = min(int((n - few) * _cost(found) / _cost(best)), MAX_OF_BEST - few)
-    longer = [candidate.extended(run, reference, further) for candidate in best if further > 0 and stage.left > 0]
-    if len(longer) == len(best) and all(bool(candidate.features.isfinite().all()) for candidate in longer):
-        found = [*longer, *(candidate for candidate in found if candidate not in best)]
-    rows = compare(reference, found)
-    final = rows[: len(best)] if found[: len(best)] == longer else rows
-    least = min(row.distance for row in final)
-    near = [row for row in final if row.distance - least <= row.error]
+    best = sorted(by_distance(compared), key=lambda candidate: (candidate.choice, candidate.scale) != default)[:BEST]
+    more_samples = min(int((n - first_count) * _cost(compared) / _cost(best)), MAX_OF_BEST - first_count)
+    extended_best = [
+        candidate.extended(run, reference, more_samples) for candidate in best if more_samples > 0 and stage.left > 0
+    ]
+    if len(extended_best) == len(best) and all(bool(candidate.features.isfinite().all()) for candidate in extended_best):
+        compared = [*extended_best, *(candidate for candidate in compared if candidate not in best)]
+    rows = compare(reference, compared)
+    final = rows[: len(best)] if compared[: len(best)] == extended_best else rows
+    smallest = min(row.distance for row in final)
+    near = [row for row in final if row.distance - smallest <= row.error]
     near = [row for row in near if ((row.sampler, row.steps, row.grid), row.autoguidance) == default] or near
     chosen = min(near, key=lambda row: math.hypot(*(math.log(max(ratio, 1e-6)) for ratio in row.octaves)))
-    rest = sorted((row for row in rows if row is not chosen), key=lambda row: row.distance)
+    others = sorted((row for row in rows if row is not chosen), key=lambda row: row.distance)
     record = SamplingRecord(
         sampler=chosen.sampler, steps=chosen.steps, grid=chosen.grid, source="selected",
-        samples=max(len(candidate.features) for candidate in found), candidates=(chosen, *rest),
+        samples=max(len(candidate.features) for candidate in compared), candidates=(chosen, *others),
     )  # fmt: skip
     return Selection(record, chosen.autoguidance)
 
 
-def _cost(found: Iterable[Measured]) -> float:
+def _cost(candidates: Iterable[Measured]) -> float:
     """Return the number of evaluations for one sample of each candidate."""
-    return sum((1 if candidate.scale == 1 else 2) * candidate.choice[1] for candidate in found)
+    return sum((1 if candidate.scale == 1 else 2) * candidate.choice[1] for candidate in candidates)
 
 
 def measure(
@@ -182,24 +188,24 @@ def measure(
     """Return the features of n samples of a candidate from sample `start` on, with the same noise for all candidates."""
     sampler, steps, grid = choice
     parts = []
-    for done in range(start, start + n, run.batch_size()):
-        count = min(run.batch_size(), start + n - done)
-        *_, last = run.frames(count, done, seed=seed, sampler=sampler, steps=steps, grid=grid, autoguidance=scale)
+    for first in range(start, start + n, run.batch_size()):
+        count = min(run.batch_size(), start + n - first)
+        *_, last = run.frames(count, first, seed=seed, sampler=sampler, steps=steps, grid=grid, autoguidance=scale)
         parts.append(run.model.decode(last.x0))
     return Measured(choice, scale, *reference.of(torch.cat(parts)))
 
 
 def compare(reference: Reference, found: Sequence[Measured]) -> list[Candidate]:
-    """Return the metrics of all candidates, with the standard error of the difference from the least distance.
+    """Return the metrics of all candidates, with the standard error of the difference from the smallest distance.
 
-    The least distance is among the candidates with the most samples.
+    That is the smallest among the candidates with the most samples.
     """
     distances = [reference.distance(candidate.features) for candidate in found]
     most = max(len(influence) for _, influence in distances)
-    least = min((each for each in distances if len(each[1]) == most), key=lambda each: each[0])[1]
+    influence_of_best = min((each for each in distances if len(each[1]) == most), key=lambda each: each[0])[1]
 
     def error(influence: Tensor) -> float:
-        difference = influence - least[: len(influence)]
+        difference = influence - influence_of_best[: len(influence)]
         return float(difference.std()) / math.sqrt(len(difference))
 
     return [

@@ -54,7 +54,7 @@ class ShardedAverage(Average[Model]):
 
 
 class ShardedLearner(Learner):
-    """A sharded learner, made of one whose state is complete and equal in all processes.
+    """A sharded learner, made from one whose state is complete and equal in all processes.
 
     work: the sharded model; model, average.model: empty, or filled by `gather_models`.
     """
@@ -63,14 +63,14 @@ class ShardedLearner(Learner):
         self.team, self.rows = team, Rows(team)
         self.model = whole.model
         self.work = _sharded(copy.deepcopy(whole.model), team)
-        parameters, learned = dict(self.work.named_parameters()), dict(whole.model.named_parameters())
-        self.counts = {name: len(p) for name, p in learned.items() if p.requires_grad and p.ndim}
+        parameters, full_parameters = dict(self.work.named_parameters()), dict(whole.model.named_parameters())
+        self.counts = {name: len(p) for name, p in full_parameters.items() if p.requires_grad and p.ndim}
         self.local = {name: nn.Parameter(parameters[name].to_local().detach()) for name in self.counts}  # type: ignore[attr-defined]  # of DTensor
-        self.local |= {name: parameters[name] for name, p in learned.items() if p.requires_grad and not p.ndim}
+        self.local |= {name: parameters[name] for name, p in full_parameters.items() if p.requires_grad and not p.ndim}
         averaged = dict(whole.average.model.named_parameters())
         mine = {name: self._part(averaged[name].detach(), name in self.counts) for name in self.local}
         self.average: ShardedAverage = ShardedAverage(whole.average, mine, self.local)
-        named = {id(p): name for name, p in learned.items()}
+        named = {id(p): name for name, p in full_parameters.items()}
         self.optimized = [[named[id(p)] for p in o.param_groups[0]["params"]] for o in whole.optimizers]
         self.optimizers = [
             self._optimizer(o, names) for o, names in zip(whole.optimizers, self.optimized, strict=True)
@@ -89,34 +89,34 @@ class ShardedLearner(Learner):
     def _optimizer(self, whole: torch.optim.Optimizer, names: Sequence[str]) -> torch.optim.Optimizer:
         """Return an optimizer of the rows of this process, with its rows of the state."""
         group, local = whole.param_groups[0], [self.local[name] for name in names]
-        made: torch.optim.Optimizer
+        optimizer: torch.optim.Optimizer
         if isinstance(whole, Muon):
-            made = ShardedMuon(local, [self.counts[name] for name in names], group["lr"], self.rows)
+            optimizer = ShardedMuon(local, [self.counts[name] for name in names], group["lr"], self.rows)
         else:
-            made = adamw_of(local, group["lr"], group["weight_decay"])
+            optimizer = adamw_of(local, group["lr"], group["weight_decay"])
         for p, name, mine in zip(group["params"], names, local, strict=True):
             for key, value in whole.state.get(p, {}).items():
-                made.state[mine][key] = self._part(value, name in self.counts and value.ndim > 0)
+                optimizer.state[mine][key] = self._part(value, name in self.counts and value.ndim > 0)
         whole.state.clear()
-        return made
+        return optimizer
 
     @property
     def device(self) -> torch.device:
         """The device of the model."""
         return self.work.device
 
-    def _rest(self) -> Iterator[tuple[str, Tensor]]:
+    def _replicated(self) -> Iterator[tuple[str, Tensor]]:
         """Yield the tensors that are complete in all processes: buffers and frozen parameters."""
         for part, module in (("model", self.work), ("average", self.average.model)):
             yield from ((f"{part}.{name}", t.detach()) for name, t in module.state_dict().items() if name not in self.local)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the rows of this process of all tensors by name, without copies."""
-        found = {f"model.{name}": t.detach() for name, t in self.local.items()}
-        found |= {f"average.{name}": t for name, t in self.average.rows.items()} | dict(self._rest())
+        named = {f"model.{name}": t.detach() for name, t in self.local.items()}
+        named |= {f"average.{name}": t for name, t in self.average.rows.items()} | dict(self._replicated())
         for prefix, _, optimizer, p in self._optimizer_parameters():
-            found |= {f"{prefix}.{key}": value for key, value in optimizer.state.get(p, {}).items()}
-        return found
+            named |= {f"{prefix}.{key}": value for key, value in optimizer.state.get(p, {}).items()}
+        return named
 
     def _count(self, name: str) -> int | None:
         """Return the total number of rows of a tensor; None if it is complete in all processes."""
@@ -127,17 +127,17 @@ class ShardedLearner(Learner):
         return self.counts.get(inner)
 
     def gather(self, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return the complete tensors on the CPU in the leader, nothing in workers; all processes pass the same names."""
-        found: dict[str, Tensor] = {}
+        """Return the complete tensors on the CPU in the leader, an empty dict in workers; all pass the same names."""
+        gathered: dict[str, Tensor] = {}
         for name in sorted(tensors):
             count = self._count(name)
-            whole = tensors[name] if count is None else self.rows.gather(tensors[name], count)
-            if self.team.rank == 0 and whole is not None:
-                found[name] = whole.cpu()
-        return found
+            tensor = tensors[name] if count is None else self.rows.gather(tensors[name], count)
+            if self.team.rank == 0 and tensor is not None:
+                gathered[name] = tensor.cpu()
+        return gathered
 
     def gather_snapshot(self, kept: Snapshot) -> Snapshot:
-        """Return a snapshot as of one process; called by the leader only."""
+        """Return a snapshot with complete tensors; called by the leader only."""
         which = 1 if kept is self.good else 2 if kept is self.last else 0
         self.team.broadcast(StepInstruction(Instruction.GATHER_STATE, which))
         return Snapshot(self.gather(dict(kept.tensors)), kept.state)
@@ -153,13 +153,13 @@ class ShardedLearner(Learner):
         if self.team.rank == 0:
             self.team.broadcast(StepInstruction(Instruction.GATHER_WEIGHTS))
         now = self.tensors()
-        found = self.gather({name: t for name, t in now.items() if not name.startswith("optimizer.")})
+        complete = self.gather({name: t for name, t in now.items() if not name.startswith("optimizer.")})
         for part, module in self._modules():
             if self.team.rank == 0:
-                mine = dict(module.named_parameters())
+                parameters = dict(module.named_parameters())
                 for name in self.local:
-                    mine[name].data = found[f"{part}.{name}"].to(self.device)
-                module.load_state_dict({name: found[f"{part}.{name}"] for name in module.state_dict()})
+                    parameters[name].data = complete[f"{part}.{name}"].to(self.device)
+                module.load_state_dict({name: complete[f"{part}.{name}"] for name in module.state_dict()})
         self.gathered = self.team.rank == 0
 
     def release_models(self) -> None:
@@ -195,9 +195,9 @@ class ShardedLearner(Learner):
         """Clip the norm of the gradient and return the norm before: ()."""
         gradients = {name: p.grad for name, p in self.local.items() if p.grad is not None}
         zero = torch.zeros((), device=self.device)
-        mine = sum((g.square().sum() for name, g in gradients.items() if name in self.counts), zero)
-        ours = sum((g.square().sum() for name, g in gradients.items() if name not in self.counts), zero)
-        norm = (self.team.all_reduce(mine[None])[0] + ours).sqrt()
+        sharded = sum((g.square().sum() for name, g in gradients.items() if name in self.counts), zero)
+        replicated = sum((g.square().sum() for name, g in gradients.items() if name not in self.counts), zero)
+        norm = (self.team.all_reduce(sharded[None])[0] + replicated).sqrt()
         torch._foreach_mul_(list(gradients.values()), (limit / (norm + 1e-6)).clamp_max(1.0))
         return norm
 
@@ -210,9 +210,9 @@ def _sharded(model: nn.Module, team: Team) -> TrainedModel:
     mesh = init_device_mesh(team.device.type, (team.world,))
     unsharded = {p for p in model.parameters() if not p.requires_grad or not p.ndim}
     for module in [m for m in model.modules() if isinstance(m, UNITS)] + [model]:
-        made = fully_shard(module, mesh=mesh, ignored_params=unsharded)
-        made.set_force_sum_reduction_for_comms(True)  # gradients are weighted by their share of the batch already
-        made.set_gradient_divide_factor(1.0)
+        shard = fully_shard(module, mesh=mesh, ignored_params=unsharded)
+        shard.set_force_sum_reduction_for_comms(True)  # gradients are weighted by their share of the batch already
+        shard.set_gradient_divide_factor(1.0)
     register_fsdp_forward_method(model, "loss")
     assert isinstance(model, TrainedModel)
     return model
@@ -231,29 +231,29 @@ class ShardedGradients(Gradients):
         assert self.team is not None
         learner.release_models()
         work.zero_grad(set_to_none=True)
-        mine, fault = [], ""
+        batches, fault = [], ""
         try:  # before any collective operation, so that an error here does not block the others
-            mine = [next(self.loader) for _ in range(self.rank, self.parts, self.world)]
+            batches = [next(self.loader) for _ in range(self.rank, self.parts, self.world)]
         except (UserError, OSError) as error:
             fault = str(error) or type(error).__name__
         self.team.raise_any(fault)
-        read, self.loader = self.loader, iter(mine)
+        unread, self.loader = self.loader, iter(batches)
         losses = list[Tensor]()
         with self.team.handle_errors():
-            work.set_requires_gradient_sync(len(mine) == 1)
-            for k, lost in enumerate(self._mine(i, seed), 1):
-                losses.append(lost)
-                work.set_requires_gradient_sync(k + 1 >= len(mine))
-        self.loader = read
-        alone = [p for name, p in learner.local.items() if name not in learner.counts]
-        added = [torch.stack(losses).sum()] + [p.grad if p.grad is not None else torch.zeros_like(p) for p in alone]
-        lost, *rest = self.team.all_reduce(torch.stack([t.detach().float() for t in added])).unbind()
-        for p, g in zip(alone, rest, strict=True):
+            work.set_requires_gradient_sync(len(batches) == 1)
+            for k, loss in enumerate(self._mine(i, seed), 1):
+                losses.append(loss)
+                work.set_requires_gradient_sync(k + 1 >= len(batches))
+        self.loader = unread
+        replicated = [p for name, p in learner.local.items() if name not in learner.counts]
+        summed = [torch.stack(losses).sum()] + [p.grad if p.grad is not None else torch.zeros_like(p) for p in replicated]
+        loss, *rest = self.team.all_reduce(torch.stack([t.detach().float() for t in summed])).unbind()
+        for p, g in zip(replicated, rest, strict=True):
             p.grad = g.to(p.dtype)
         for name, p in dict(work.named_parameters()).items():
             if name in learner.counts:
                 learner.local[name].grad = p.grad.to_local() if p.grad is not None else None
-        return lost
+        return loss
 
 
 def gradients_of(learner: Learner, train: Dataset, settings: TrainingConfig, team: Team | None) -> Gradients:

@@ -22,24 +22,24 @@ from reverie.training.loop import MIN_STEP_SHARE
 
 ASSESSED_AFTER = 5.0  # seconds of training after which the machine can be called busy
 CORES = 2  # number of cores that the forecast assumes
-LARGE = 3 * 128**2  # size of a datum from which steps are timed; smaller ones take seconds at most
-MIN_STEPS = 24  # least number of steps of a training
-TRIED = 2  # timed steps, as the first is slower
+LARGE = 3 * 128**2  # size of a datum above which steps are timed
+MIN_STEPS = 24  # minimum number of steps of a training
+TIMED_STEPS = 2  # timed steps, as the first is slower
 
 
 def seconds_each(model: TrainedModel, data: Dataset, training: TrainingConfig, clock: Clock) -> float:
-    """Return the seconds of a step per datum, by making a step and dropping its gradient."""
+    """Return the seconds of a step per datum, by executing a step and discarding its gradient."""
     x, labels = data.batch(torch.zeros(1, dtype=torch.int64))
-    device, took = model.device, math.inf
+    device, duration = model.device, math.inf
     cond = labels.to(device) if labels is not None else None
-    for _ in range(TRIED):
-        began = clock()
+    for _ in range(TIMED_STEPS):
+        start = clock()
         with torch.autocast(device.type, torch.bfloat16, enabled=training.precision == "bf16"):
             model.loss(x.to(device), cond, 0).mean().backward()
-        took = min(took, clock() - began)
+        duration = min(duration, clock() - start)
     for p in model.parameters():
         p.grad = None
-    return max(took, 1e-6)
+    return max(duration, 1e-6)
 
 
 def in_time(
@@ -47,23 +47,25 @@ def in_time(
 ) -> tuple[TrainingConfig, str | None]:
     """Return settings with batches small enough for MIN_STEPS in the remaining time, and a note about them.
 
-    given: names of settings that the user gave, which stay.
+    given: names of settings that the user gave; they are not changed.
     """
     if training.minutes is None or not isinstance(model, TrainedModel) or math.prod(data.shape) <= LARGE:
         return training, None
-    each, limit = seconds_each(model, data, training, budget.clock), max(budget.free, MIN_STEP_SHARE * budget.seconds)
-    whole = training.batch * training.accumulate
-    fitting = max(1, min(whole, int(limit / (MIN_STEPS * each))))
-    rate, length = f"a step takes {each:.2g} s per image", counted(training.minutes)
-    made = limit / (each * fitting)
-    few = f"{rate}, so {length} are about {max(1, round(made))} steps; for more use more --minutes or a smaller --size"
-    too_few = few if made < MIN_STEPS else None
-    if fitting == whole or {"batch", "accumulate", "micro_batches", "exact"} & set(given):
-        return training, too_few
+    step_seconds, limit = seconds_each(model, data, training, budget.clock), max(budget.free, MIN_STEP_SHARE * budget.seconds)
+    full_batch = training.batch * training.accumulate
+    fitting = max(1, min(full_batch, int(limit / (MIN_STEPS * step_seconds))))
+    rate, length = f"a step takes {step_seconds:.2g} s per image", counted(training.minutes)
+    step_count = limit / (step_seconds * fitting)
+    speed_note = (
+        f"{rate}, so {length} are about {max(1, round(step_count))} steps; for more use more --minutes or a smaller --size"
+    )
+    warning = speed_note if step_count < MIN_STEPS else None
+    if fitting == full_batch or {"batch", "accumulate", "micro_batches", "exact"} & set(given):
+        return training, warning
     batch = min(fitting, training.batch)
     smaller = training.model_copy(update={"batch": batch, "accumulate": max(1, fitting // batch)})
     micro = micro_batches(False, 1, smaller.model_dump(), data)
-    note = too_few or f"batch size {batch} instead of {whole}: {rate}, and the training has {length}"
+    note = warning or f"batch size {batch} instead of {full_batch}: {rate}, and the training has {length}"
     return smaller.model_copy(update={"micro_batches": micro}), note
 
 
@@ -91,7 +93,7 @@ class Forecast:
         return self._line(step, self.waited / self.assessed, min(1.0, used))
 
     def _line(self, step: Step, waited: float, used: float) -> str:
-        """Describe how many steps fit and their result.  used: share of two cores that this process had."""
+        """Describe how many steps fit and their result.  used: share of two cores that this process used."""
         line = f"the machine is busy: the training waits for a processor {waited:.0%} of the time"
         minutes, shape = self.config.training.minutes, self.config.data.shape
         if minutes is None or self.budget.clock_name != "wall":

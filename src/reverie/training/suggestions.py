@@ -25,7 +25,7 @@ from reverie.training.codec_training import total_length
 from reverie.training.diagnosis import NetworkSizes
 
 WIDTHS = {"mlp": "hidden", "rbf": "hidden", "transformer": "dim"}  # the option that scales a network without presets
-APART = 1.5  # ratio of parameters from which networks differ in size
+MIN_RATIO = 1.5  # minimum ratio of the parameters of networks that differ in size
 
 
 def format_number(number: float) -> str:
@@ -69,9 +69,9 @@ def _counts(network: Spec) -> Iterator[tuple[int, str]]:
 def sizes(network: Spec) -> NetworkSizes:
     """Return the next smaller and larger network of the same design, and one with a smaller stem."""
     network = complete(NETWORKS, network, "network")  # older runs lack newer options
-    mine, counts = _parameters(network), list(_counts(network))
-    smaller = max((pair for pair in counts if pair[0] * APART < mine), default=(0, None))[1]
-    larger = min((pair for pair in counts if pair[0] > APART * mine), default=(0, None))[1]
+    own_count, counts = _parameters(network), list(_counts(network))
+    smaller = max((pair for pair in counts if pair[0] * MIN_RATIO < own_count), default=(0, None))[1]
+    larger = min((pair for pair in counts if pair[0] > MIN_RATIO * own_count), default=(0, None))[1]
     stem, unfolded = network.get("stem", 1), None
     for k in range(1, stem):
         if stem % k == 0 and network["channels"] * k**2 <= network["widths"][0]:
@@ -82,10 +82,10 @@ def sizes(network: Spec) -> NetworkSizes:
 def _settings(config: Config) -> dict[str, Any]:
     """Return the settings of a run by the names of the options."""
     family = config.family
-    now = {**config.training.model_dump(), **config.data.reading, **dict(family)}
+    settings = {**config.training.model_dump(), **config.data.reading, **dict(family)}
     if isinstance(family, DiffusionSettings):
-        now |= {"schedule": format_spec(family.schedule), "network": _format_network(family.network)}
-    return now
+        settings |= {"schedule": format_spec(family.schedule), "network": _format_network(family.network)}
+    return settings
 
 
 def _requested(config: Config) -> dict[str, Any]:
@@ -108,22 +108,22 @@ def rerun_settings(path: str | Path) -> dict[str, Any]:
 
 def retrain_command(run: Run, findings: Sequence[Finding]) -> str | None:
     """Return the command that trains a new run with the changes that the findings advise; None if they change nothing."""
-    config, change = run.config, dict[str, str | None]()
+    config, changes = run.config, dict[str, str | None]()
     for finding in findings:
-        change = {**finding.change, **change}
-    now = _settings(config)
+        changes = {**finding.change, **changes}
+    current = _settings(config)
     differing = {
-        k for k, v in change.items() if (k in config.requested if v is None else k == "length" or v != str(now.get(k)))
+        k for k, v in changes.items() if (k in config.requested if v is None else k == "length" or v != str(current.get(k)))
     }
     if not differing:
         return None
-    share, (minutes, steps) = float(change.pop("length", None) or 1), total_length(config)
+    share, (minutes, steps) = float(changes.pop("length", None) or 1), total_length(config)
     length = f"--minutes {format_number(minutes * share)}" if minutes else f"--steps {max(1, round((steps or 1) * share))}"
-    kept = {**config.data.reading, **_requested(config), **change}
+    settings = {**config.data.reading, **_requested(config), **changes}
     options = "".join(
         f" --{'no-' * (value is False)}{key.replace('_', '-')}"
         + ("" if isinstance(value, bool) else f" {shlex.quote(str(value))}")
-        for key, value in kept.items() if value is not None
+        for key, value in settings.items() if value is not None
     )  # fmt: skip
     if config.data.source == MEMORY_SOURCE:
         return None  # the command line cannot refer to data in memory

@@ -29,7 +29,7 @@ FAR = 1.5  # distance of samples to the nearest training datum, relative to that
 ABOVE = 1.15  # ratio of the loss to that of a linear filter, at some noise level, from which the network is worse
 MORE = 5  # minutes of extension after a run that was too short to assess
 SHORT, NOISE, FAULTLESS = "too short to assess", "the previews are noise", "no problem found in training"
-NEEDED = {1: 1_000, 3: 3_000, 4: 3_000}  # steps, by channels, that a diffusion of images needs to give more than blobs
+NEEDED = {1: 1_000, 3: 3_000, 4: 3_000}  # steps, by channels, that diffusion models of images need for more than blobs
 LIKE_TEXT = 0.5  # share of known 8-grams, relative to that of held-out text, from which samples resemble the text
 
 GOOD = {
@@ -51,8 +51,8 @@ class Verdict:
 def _preview_problem(config: Config, appearance: Mapping[str, float]) -> str:
     """Describe what is wrong with the previews; empty if nothing is."""
     if "novel" in appearance:
-        unlike = 1 - appearance["novel"] < LIKE_TEXT * (1 - appearance["held_out_novel"])
-        return f"generated text does not resemble the data: {_known_strings(appearance)}" if unlike else ""
+        differs = 1 - appearance["novel"] < LIKE_TEXT * (1 - appearance["held_out_novel"])
+        return f"generated text does not resemble the data: {_known_strings(appearance)}" if differs else ""
     if config.data.kind != "images":
         return _distance_to_training(appearance) if appearance.get("nearest_neighbor", 1.0) > FAR else ""
     detail, std = appearance.get("detail", 1.0), appearance.get("std", 1.0)  # older runs do not record both
@@ -71,8 +71,8 @@ def _distance_to_training(appearance: Mapping[str, float]) -> str:
 
 
 def _known_strings(appearance: Mapping[str, float]) -> str:
-    known, usual = 1 - appearance["novel"], 1 - appearance["held_out_novel"]
-    return f"{known:.0%} of its 8-character strings are in the training text (held-out text: {usual:.0%})"
+    known, held_out = 1 - appearance["novel"], 1 - appearance["held_out_novel"]
+    return f"{known:.0%} of its 8-character strings are in the training text (held-out text: {held_out:.0%})"
 
 
 def _health(findings: Sequence[Finding], steps: int, noise: bool = False, little: bool = False) -> str:
@@ -155,12 +155,12 @@ def _too_few(config: Config, rows: Sequence[Row]) -> str:
     """Report that a run of images had too few steps, and whether the processor was busy; empty if it had enough."""
     if not rows or config.data.kind != "images" or not isinstance(config.family, DiffusionSettings):
         return ""
-    made, needed = rows[-1]["i"], NEEDED.get(config.data.shape[0], NEEDED[3])
-    if config.start is not None or made >= needed:
+    steps, needed = rows[-1]["i"], NEEDED.get(config.data.shape[0], NEEDED[3])
+    if config.start is not None or steps >= needed:
         return ""
     busy = _waited(rows)
-    beside = f" (the processor was busy {busy:.0%} of the time)" if busy > BUSY else ""
-    return f"too few steps: {made:,}{beside} of about {needed:,} needed; "
+    busy_note = f" (the processor was busy {busy:.0%} of the time)" if busy > BUSY else ""
+    return f"too few steps: {steps:,}{busy_note} of about {needed:,} needed; "
 
 
 def _waited(rows: Sequence[Row]) -> float:
@@ -185,16 +185,18 @@ def _next(config: Config, rows: Sequence[Row], findings: Sequence[Finding], prob
         return f"next: {findings[0].advice}"
     if not rows or rows[-1]["i"] < ENOUGH:
         return "next: train longer; this was too short to assess"
-    fall = held_out_decrease(rows)
-    if fall is None:
+    decrease = held_out_decrease(rows)
+    if decrease is None:
         return "next: train longer; there are too few checks to see whether the held-out metric still falls"
-    (since, share), unit = fall, rows[-1].get("unit")
-    name, by = metric_name(unit), f"{max(share, 0):.3f} {unit}" if unit else f"{max(share, 0):.1%}"
+    (since, share), unit = decrease, rows[-1].get("unit")
+    name, amount = metric_name(unit), f"{max(share, 0):.3f} {unit}" if unit else f"{max(share, 0):.1%}"
     if share > FALLING * min(1.0, math.log2(rows[-1]["i"] / since)):  # less for a short extension
-        return f"next: the {name} fell by {by if unit else f'{share:.0%}'} since step {since:,}, so longer training will help"
-    flat = f"next: since step {since:,} the {name} {f'fell by only {by}' if share > 0 else 'has not fallen'}"
+        return (
+            f"next: the {name} fell by {amount if unit else f'{share:.0%}'} since step {since:,}, so longer training will help"
+        )
+    flat = f"next: since step {since:,} the {name} {f'fell by only {amount}' if share > 0 else 'has not fallen'}"
     linear = rows[-1].get("linear_levels") or ()
-    if any(mine > ABOVE * its for mine, its in zip(rows[-1].get("train_levels", ()), linear, strict=False)):
+    if any(trained > ABOVE * filtered for trained, filtered in zip(rows[-1].get("train_levels", ()), linear, strict=False)):
         problem = "even the training loss is worse than that of a linear filter"
     if has_previews and not problem:
         good = GOOD.get(config.data.kind, "samples are as close to the training data as held-out data")
@@ -236,7 +238,7 @@ def _last_appearance(config: Config, rows: Sequence[Row]) -> Mapping[str, float]
 
 
 def _last_problem(config: Config, rows: Sequence[Row]) -> str | None:
-    """Describe what is wrong with the last previews, empty if nothing is; None as `_last_appearance`."""
+    """Describe what is wrong with the last previews, empty if nothing is; None where `_last_appearance` is."""
     appearance = _last_appearance(config, rows)
     return _preview_problem(config, appearance) if appearance else None
 
@@ -267,8 +269,8 @@ def _worse_than_a_filter(row: Row) -> bool:
 
 def verdict(run: Run) -> Verdict:
     """Return the verdict on a run, by its reports and findings."""
-    every = [row for row in run.metrics() if "i" in row and "seconds" in row]
-    rows = [row for row in every if "held_out" in row]
+    reports = [row for row in run.metrics() if "i" in row and "seconds" in row]
+    rows = [row for row in reports if "held_out" in row]
     findings = tuple(folder.read_findings(run.path))
     if not run.config.model_family.learns_by_steps:
         return Verdict(_fitted(run, rows, findings), findings, {})
@@ -276,15 +278,15 @@ def verdict(run: Run) -> Verdict:
     finished = is_finished(run.path)
     problem = _last_problem(run.config, rows)
     health = health_of(run.config, rows, findings)
-    as_long = f"--minutes {format_number(training.minutes)}" if training.minutes else f"--steps {training.steps}"
-    longer = f"--minutes {MORE}" if health.startswith(SHORT) and not training.minutes else as_long
-    commands = {"resume": f"reverie train --resume {path}" + (f" --extend {longer}" if finished else "")}
+    same_length = f"--minutes {format_number(training.minutes)}" if training.minutes else f"--steps {training.steps}"
+    extension = f"--minutes {MORE}" if health.startswith(SHORT) and not training.minutes else same_length
+    commands = {"resume": f"reverie train --resume {path}" + (f" --extend {extension}" if finished else "")}
     if findings and (command := retrain_command(run, findings)):
         commands["retrain"] = command
     result = _result(run.config, rows, _quality(run.config, _last_appearance(run.config, rows)))
     advice = _next(run.config, rows, findings, problem or "", problem is not None)
-    missing = "" if findings or steps_made(rows) < ENOUGH else _too_few(run.config, every)
-    return Verdict((health, result, advice.replace("next: ", f"next: {missing}", 1)), findings, commands)
+    too_few = "" if findings or steps_made(rows) < ENOUGH else _too_few(run.config, reports)
+    return Verdict((health, result, advice.replace("next: ", f"next: {too_few}", 1)), findings, commands)
 
 
 def steps_made(rows: Sequence[Row]) -> int:

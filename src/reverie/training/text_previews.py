@@ -32,19 +32,19 @@ class TextPreviews:
 
     def __init__(self, run: Run, train: Dataset, held_out: Dataset) -> None:
         self.run, self.novelty = run, dict[str, float]()
-        written = isinstance(train.x, TextWindows) and isinstance(held_out.x, TextWindows)
-        self.known = train.x.codes[:SEARCHED] if isinstance(train.x, TextWindows) and written else None
-        self.real = held_out.x.codes[:COMPARED] if isinstance(held_out.x, TextWindows) and written else None
+        is_text = isinstance(train.x, TextWindows) and isinstance(held_out.x, TextWindows)
+        self.known = train.x.codes[:SEARCHED] if isinstance(train.x, TextWindows) and is_text else None
+        self.real = held_out.x.codes[:COMPARED] if isinstance(held_out.x, TextWindows) and is_text else None
 
     def take(self, i: int) -> tuple[None, None]:
         """Write the preview of step i."""
         model = self.run.model
-        paired = isinstance(model, PairModel)
-        wanted = SamplingInputs(image_seeds(0, ANSWERS if paired else COUNT), options={} if paired else {"length": LENGTH})
+        is_pairs = isinstance(model, PairModel)
+        inputs = SamplingInputs(image_seeds(0, ANSWERS if is_pairs else COUNT), options={} if is_pairs else {"length": LENGTH})
         with torch.no_grad():
-            *_, last = model.frames(wanted)
+            *_, last = model.frames(inputs)
         rows = model.decode(last.x0).cpu().numpy()
-        if paired:
+        if is_pairs:
             texts = ["\n".join(f"{text_of(source)} \u2192 {text_of(target)}" for source, target in rows)]
         else:
             texts = ["\n".join(texts_of(row)) for row in rows]
@@ -63,8 +63,8 @@ class TextPreviews:
             return
         pieces = [self.real[k : k + LENGTH] for k in range(0, len(self.real) - STRING + 1, LENGTH)]
         novel = Passages(self.known, [*codes, *pieces]).novel(STRING)
-        mine, theirs = novel[: len(codes)], novel[len(codes) :]
-        self.novelty = {"novel": round(float(mine.mean()), 4), "held_out_novel": round(float(np.nanmean(theirs)), 4)}
+        sampled, held_out = novel[: len(codes)], novel[len(codes) :]
+        self.novelty = {"novel": round(float(sampled.mean()), 4), "held_out_novel": round(float(np.nanmean(held_out)), 4)}
 
     def finish(self) -> None:
         """Do nothing: text has no film."""

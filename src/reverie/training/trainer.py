@@ -137,33 +137,33 @@ class Training:
                 stack.callback(torch.set_num_threads, torch.get_num_threads())
                 torch.set_num_threads(1 if self.run.config.training.exact else threads_each(self.processes))
             adapt_threads = stack.enter_context(few_threads_when_busy())
-            whole = False  # between steps, when the state is consistent
+            is_consistent = False  # between steps, when the state is consistent
             try:
                 stop.is_interruptible = team is None  # not within collective operations
                 for step in self._work(stop, adapt_threads, team):
                     stop.is_interruptible = False
                     record(step)
-                    whole = True
+                    is_consistent = True
                     yield replace(step, stage="diffusion") if self.first is not None else step
-                    whole, stop.is_interruptible = False, team is None
-                whole, stop.is_interruptible = True, False
+                    is_consistent, stop.is_interruptible = False, team is None
+                is_consistent, stop.is_interruptible = True, False
             except Stopped:
                 if learner.updating:
                     learner.restore(learner.last)
-                whole = True
+                is_consistent = True
                 raise
             except OSError as error:
                 raise UserError(f"cannot write to {path}: {reason(error)}; {self.checkpoint_note()}") from error
             except TeamError as error:
-                whole = not (self.shard and isinstance(error, LostError))  # a lost process takes its part of the state
+                is_consistent = not (self.shard and isinstance(error, LostError))  # the part of a lost process is missing
                 raise
             except UserError:
                 self.learner.restore(self.learner.good)
-                whole = True
+                is_consistent = True
                 raise
             finally:
                 stop.is_interruptible = False
-                self._leave(whole)
+                self._finish(is_consistent)
             if stop():
                 raise Stopped()
 
@@ -182,8 +182,8 @@ class Training:
 
     def _budget_of(self, first: Training) -> Budget:
         """Return the budget of the autoencoder's training, by the planned minutes of both trainings."""
-        theirs, ours = (60 * (t.run.config.training.minutes or 0.0) - t.learner.seconds for t in (first, self))
-        budget = self.budget.sub_budget(max(0.0, theirs) / max(theirs + ours, 1e-9))
+        codec_seconds, own_seconds = (60 * (t.run.config.training.minutes or 0.0) - t.learner.seconds for t in (first, self))
+        budget = self.budget.sub_budget(max(0.0, codec_seconds) / max(codec_seconds + own_seconds, 1e-9))
         budget.reserve(WRITING, CURVES)
         return budget
 
@@ -194,27 +194,27 @@ class Training:
 
     def checkpoint_note(self) -> str:
         """Return the step of the newest checkpoint and the command that resumes from it."""
-        found = checkpoints.existing(self.run.path) or checkpoints.existing(self.run.path / CODEC_FOLDER)
+        files = checkpoints.existing(self.run.path) or checkpoints.existing(self.run.path / CODEC_FOLDER)
         return (
-            f"resume from step {int(found[0].stem):,} with: {self.resume_command()}" if found else "no checkpoint was written"
+            f"resume from step {int(files[0].stem):,} with: {self.resume_command()}" if files else "no checkpoint was written"
         )
 
-    def _leave(self, whole: bool) -> None:
-        """Write the state, if it is consistent, and the curves of the loss and of a learned schedule."""
+    def _finish(self, is_consistent: bool) -> None:
+        """Write the state, if it is consistent, and the plots of the loss and of a learned schedule."""
         path, learner = self.run.path, self.learner
         if not self.lock.held or not path.is_dir():
             return
         if not learner.i and self.new and self.first is None:
             sweep(path, whole_run=True)  # no step was made: leave no run folder
-        elif learner.i and whole and self._gathered().is_finite():
+        elif learner.i and is_consistent and self._gathered().is_finite():
             with self.budget.stage(WRITING):
                 self._write()
 
     def _write(self) -> None:
         """Write the state and the curves, and last the final weights, which record whether the training is over."""
         path, learner = self.run.path, self.learner
-        between = {"last": learner.last} if learner.window else {}
-        others = {part: learner.gather_snapshot(kept) for part, kept in {"good": learner.good, **between}.items()}
+        newest = {"last": learner.last} if learner.window else {}
+        others = {part: learner.gather_snapshot(kept) for part, kept in {"good": learner.good, **newest}.items()}
         checkpoints.write(path, learner.gather_snapshot(learner.snapshot()), others)
         self._use_best()
         save(loss_curve(self.run.metrics()), own_file(path, LOSS_PICTURE))
@@ -248,7 +248,7 @@ class Training:
         doctor = Doctor(self, previews)
         keep_early = keeps_early(run.model)
         best = min((row["held_out"] for row in doctor.rows if "held_out" in row), default=float("inf"))
-        writing, budget = WRITE_SHARE * learner.seconds, self.budget
+        write_seconds, budget = WRITE_SHARE * learner.seconds, self.budget
         forecast = Forecast(run.config, budget)
         budget.reserve(WRITING, CURVES)
         if team is not None:
@@ -265,18 +265,18 @@ class Training:
                 file.flush()
                 if step.fraction < 1 and doctor.price is not None:
                     self._reserve(doctor.price, previews.finish_share(), keep_early)
-                began = budget.clock()
-                early = run.path / folder.EARLY_FILE
-                if keep_early and step.loss is not None and step.fraction >= EARLY and not early.exists():
+                start = budget.clock()
+                early_path = run.path / folder.EARLY_FILE
+                if keep_early and step.loss is not None and step.fraction >= EARLY and not early_path.exists():
                     write_weights(run.path, run.config, run.model, folder.EARLY_FILE, ended=0)
                 if step.held_out is not None and step.held_out < best:
                     best = step.held_out
                     checkpoints.write(run.path, learner.gather_snapshot(learner.last), name=checkpoints.BEST)
-                kept = learner.good if learner.good.state.i or step.fraction == 1 else learner.last
-                if step.loss is not None and kept.state.i and writing <= WRITE_SHARE * step.seconds:
-                    checkpoints.write(run.path, learner.gather_snapshot(kept))
+                snapshot = learner.good if learner.good.state.i or step.fraction == 1 else learner.last
+                if step.loss is not None and snapshot.state.i and write_seconds <= WRITE_SHARE * step.seconds:
+                    checkpoints.write(run.path, learner.gather_snapshot(snapshot))
                     write_weights(run.path, run.config, run.model, ended=0)
-                writing += budget.clock() - began
+                write_seconds += budget.clock() - start
                 yield step
         if not stop():
             with budget.stage(SAMPLING) as stage:
@@ -297,16 +297,16 @@ class Training:
         run = self.run
         if not isinstance(run.config.family, DiffusionSettings):
             return
-        found: dict[str, Any] = {"autoguidance": run.autoguidance, "sampling": run.record}
+        choice: dict[str, Any] = {"autoguidance": run.autoguidance, "sampling": run.record}
         if stage.left >= FIRST_CHOICE * price:  # otherwise there is no time for a comparison
             settings, selected = run.config.training, None
             if n := samples_for(run, self.held_out, self.learner.i * settings.batch * settings.accumulate):
                 selected = select_sampling(run, self.held_out, n, stage)
             if selected is not None:
-                found = {"autoguidance": selected.autoguidance, "sampling": selected.record}
+                choice = {"autoguidance": selected.autoguidance, "sampling": selected.record}
             else:
-                found["autoguidance"] = choose_autoguidance(run, self.train, self.learner.i, stage)
-        if found["sampling"] is not None:
-            found["sampling"] = found["sampling"].model_copy(update={"precision": run.diffusion.default_precision()})
-        run.config = run.config.model_copy(update={"family": run.config.family.model_copy(update=found)})
+                choice["autoguidance"] = choose_autoguidance(run, self.train, self.learner.i, stage)
+        if choice["sampling"] is not None:
+            choice["sampling"] = choice["sampling"].model_copy(update={"precision": run.diffusion.default_precision()})
+        run.config = run.config.model_copy(update={"family": run.config.family.model_copy(update=choice)})
         folder.write_config(run.path, run.config)

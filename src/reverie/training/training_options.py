@@ -14,12 +14,12 @@ class ReadingOptions(TypedDict, total=False):
     """Options of reading data.
 
     points: number of generated data; size: "32" or "64x48" (height x width); fit: "crop", "pad", "stretch" or
-    "auto"; channels: 1 grey, 3 colour, 4 with transparency; labels: "auto", "none", where they come from, or a column of a
-    table; data_dir: where the files of named data sets are; strict: raise an error for broken files instead of skipping them;
+    "auto"; channels: 1 grey, 3 colour, 4 with transparency; labels: "auto", "none", their source, or a column of a
+    table; data_dir: folder of the files of named data sets; strict: raise an error for broken files instead of skipping them;
     on_progress: called with (what, done, of); window: length of the windows of a time series, in rows, or of text, in
     characters; text: the column of a table, or field, that holds text; condition_columns,
-    condition_image: columns of metadata that the model is conditioned on; pairs: the columns of sources and targets, with
-    a comma between, or the file of the targets; columns: of a table that are coordinates, or "all".
+    condition_image: columns of metadata that the model is conditioned on; pairs: the columns of sources and targets,
+    separated by a comma, or the file of the targets; columns: of a table that are coordinates, or "all".
     """
 
     points: int

@@ -100,36 +100,36 @@ class TrainingRequest:
         self.notes += (f"{what} accumulates {parts} batches of {largest}: {why}",)
 
     def _check_codec_memory(self, form: Dataset, free: int) -> None:
-        """Do the same for the autoencoder that is trained first, if images are large."""
+        """Check the memory of the autoencoder that is trained first, if images are large."""
         codec = self.codec(form) if self.trains_codec else None
         if codec is None or math.prod(form.shape) <= SMALL_IMAGE:
             return
-        whole = batch = min(CODEC_BATCH, len(form))
+        full_batch = batch = min(CODEC_BATCH, len(form))
         needed, limit = codec_step_memory(codec, batch), MEMORY_SHARE * free
         while batch > 1 and codec_step_memory(codec, batch) > limit:
             batch = -(-batch // 2)
         if codec_step_memory(codec, batch) > limit:
-            raise self._too_large(form, whole, needed, free, None)
-        if batch < whole:
-            parts = -(-whole // batch)
+            raise self._too_large(form, full_batch, needed, free, None)
+        if batch < full_batch:
+            parts = -(-full_batch // batch)
             self.codec_smaller = {"batch": batch, "accumulate": parts}
-            self._add_note("each step of the autoencoder", whole, parts, batch, needed, free)
+            self._add_note("each step of the autoencoder", full_batch, parts, batch, needed, free)
 
     def _too_large(self, form: Dataset, batch: int, needed: int, free: int, largest: int | None) -> UserError:
-        """Return the refusal with a suggestion: smaller batches or smaller images."""
+        """Return the error with a suggestion: smaller batches or smaller images."""
         channels, height, width = form.shape
-        fitting = [f"--batch {largest} --accumulate {-(-batch // largest)}"] if largest is not None else []
-        for share in SMALLER if not fitting else ():
+        suggestions = [f"--batch {largest} --accumulate {-(-batch // largest)}"] if largest is not None else []
+        for share in SMALLER if not suggestions else ():
             size = divisible_side(round(share * height) // 8 * 8), divisible_side(round(share * width) // 8 * 8)
             smaller = _form(channels, *size, count=len(form), labels=form.label_names)
-            with suppress(UserError):  # the network cannot take that size
+            with suppress(UserError):  # the network does not support that size
                 if self._fits(smaller, batch if "batch" in self.settings else 1, MEMORY_SHARE * free):
-                    fitting.append(f"--size {format_size(size)}")
+                    suggestions.append(f"--size {format_size(size)}")
                     break
         what = f"training on {height}x{width} images in batches of {batch}"
         return UserError(
             f"not enough memory: {what} needs about {_gigabytes(needed)}, and {_gigabytes(free)} are free;"
-            f" use {fitting[0] if fitting else 'a smaller --network'}"
+            f" use {suggestions[0] if suggestions else 'a smaller --network'}"
         )
 
     def _fits(self, form: Dataset, batch: int, limit: float) -> bool:
@@ -152,10 +152,10 @@ def _largest_fitting(network: NetworkMemory, form: Dataset, batch: int, limit: f
 def total_memory(network: NetworkMemory, form: Dataset, batch: int) -> int:
     """Return the bytes that a training needs: weights, data, and the larger of a step and a check of held-out data."""
     numbers = form.x.shape.numel() if isinstance(form.x, torch.Tensor) else 0
-    held = 2 * numbers if numbers <= MEMORY_LIMIT else 0  # as read, and as split into two parts
-    exact = 4 * BYTES * numbers if numbers <= OPTIMUM_MOST else 0  # for the least possible loss
+    data_bytes = 2 * numbers if numbers <= MEMORY_LIMIT else 0  # as read, and as split into two parts
+    optimum_bytes = 4 * BYTES * numbers if numbers <= OPTIMUM_MOST else 0  # for the least possible loss
     evaluation = network.evaluation(evaluation_batch_size(form.shape, EVALUATION_BATCH))
-    return network.weights + held + max(network.step(batch), evaluation, exact)
+    return network.weights + data_bytes + max(network.step(batch), evaluation, optimum_bytes)
 
 
 def _form(

@@ -44,19 +44,19 @@ def start_workers(team: Team, config: Config, path: Path, learner: Learner, shar
 
 def _prepare(team: Team, device: torch.device, config: str, path: str) -> tuple[Learner, Gradients]:
     try:
-        read = Config.model_validate(read_toml(config))
+        settings = Config.model_validate(read_toml(config))
     except ValidationError:
         raise UserError(
             "the configuration from the leader is not valid; use the same version of Reverie in all processes"
         ) from None
-    train, _ = load_source_data(read.data, folder=Path(path)).split(read.data.seed)
-    model = build_model(read).to(device)
+    train, _ = load_source_data(settings.data, folder=Path(path)).split(settings.data.seed)
+    model = build_model(settings).to(device)
     assert isinstance(model, TrainedModel)
-    if read.training.exact:
+    if settings.training.exact:
         torch.set_num_threads(1)
-    learner = Learner(model, read.training)
-    distribute_muon(learner, read.training, team)
-    return learner, Gradients(model, train, read.training, team)
+    learner = Learner(model, settings.training)
+    distribute_muon(learner, settings.training, team)
+    return learner, Gradients(model, train, settings.training, team)
 
 
 class TrainingWorker:
@@ -119,14 +119,14 @@ def serve(device: torch.device, handlers: Mapping[str, Callable[[Team], Handler]
         signal.signal(number, signal.SIG_IGN)
     end_with_leader()
     try:
-        team, made = Team(rank(), world_size(), device), dict[str, Handler]()
+        team, running = Team(rank(), world_size(), device), dict[str, Handler]()
         try:
             while (instruction := team.broadcast()).order != Instruction.EXIT:
                 name = instruction.order.command
-                if name not in made:
-                    made[name] = handlers[name](team)
+                if name not in running:
+                    running[name] = handlers[name](team)
                 try:
-                    made[name](instruction)
+                    running[name](instruction)
                 except LostError:
                     raise
                 except UserError:
