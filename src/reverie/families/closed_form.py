@@ -139,7 +139,7 @@ class ClosedForm(Density):
         return self._joint(x, cond, 0.0).softmax(1)
 
     def _joint(self, x: Tensor, cond: Tensor | None, noise_variance: float) -> Tensor:
-        """Return log p(x, label); for data with a label, log p(x | label) there and -inf elsewhere: (B, L).
+        """Return log p(x, label); for data with a label, log p(x | label) in its column and -inf elsewhere: (B, L).
 
         The log-density is averaged over independent noise of variance `noise_variance` on each value.
         """

@@ -14,7 +14,7 @@ from reverie.base.distances import row_blocks
 from reverie.families.normals import Normals, maximize, start
 
 EMPTY = 0.5  # expected number of data below which a component counts as empty and restarts
-START_TILE = 2**16  # numbers in a block of distances to a start: 0.5 MB, which stays in the cache of a processor core
+START_TILE = 2**16  # numbers in a block of distances to a start: 0.5 MB, which stays in the cache of a CPU core
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,9 +20,9 @@ class GaussianModel(ClosedForm):
 
     covariance: full, diagonal, or low-rank, which is factor analysis with `rank` factors and diagonal noise, fitted by EM.
     auto: full for points of up to 1,024 dimensions, diagonal for more, low-rank for images.  floor: smallest variance of a
-    coordinate of points as a share of that of all data; for levels see `least`.
+    coordinate of points relative to that of all data; for levels see `least`.
 
-    The covariance of a label is shrunk towards that of all data with a weight equal to the number of its parameters per
+    The covariance of a label is shrunk towards that of all data, with a weight of its number of parameters per
     dimension, (D + 1) / 2, 1 or rank + 1, so a label with one datum has a proper density.  A full covariance is, for no more
     data than dimensions, shrunk towards its diagonal in the same way.
     tolerance: smallest gain of a step of factor analysis, in nats per dimension, for at most 500 steps.
@@ -49,11 +49,11 @@ def label_gaussians(model: ClosedForm, rows: Tensor, group: Tensor, seed: int, t
     mean = group_means(rows, torch.zeros_like(group), 1)
     scatter = Scatter(rows, mean, noise_variance=model.noise_variance)
     unit = model.units(scatter.variance)
-    least = model.least(unit, len(rows))
+    floor = model.least(unit, len(rows))
     if rank == size and len(rows) <= size:
-        diagonal = Normals(mean, torch.zeros(1, size, 0).double(), scatter.variance.maximum(least)[None])
+        diagonal = Normals(mean, torch.zeros(1, size, 0).double(), scatter.variance.maximum(floor)[None])
         scatter = Scatter(rows, mean, noise_variance=model.noise_variance, target=diagonal, weight=weight)
-    pooled = fitted(scatter, mean, rank, least, seed, tolerance)
+    pooled = fitted(scatter, mean, rank, floor, seed, tolerance)
     if len(model.mean) == 1:
         yield pooled
         return

@@ -30,8 +30,8 @@ class MixtureModel(ClosedForm):
 
     components: per label; auto: the number up to 10 with the lowest BIC; the search ends after two worse in a row.  A label
     with few data has fewer, see `most`; one component is the Gaussian of the family `gaussian`.
-    covariance, rank: as in `gaussian`, but auto is full up to 64 dimensions of points.  floor: smallest variance as a share of
-    that of all data in a coordinate; for levels, their mean variance over N / components.
+    covariance, rank: as in `gaussian`, but auto is full up to 64 dimensions of points.  floor: smallest variance, relative
+    to that of all data in a coordinate; for levels, their mean variance over N / components.
     restarts: k-means++ starts; the best after 10 iterations continues.  Starts and numbers of components are compared on a
     subset of 2^21 values; the last EM uses all data.  tolerance, iterations: see `em`.
     """

@@ -29,7 +29,7 @@ class Scatter:
     """The covariance of data, S = sum_i (x_i - mean)(x_i - mean)^T / N + noise_variance I, optionally shrunk to a target.
 
     x: (N, D) of any dtype; mean: (L, D) with group: (N,), the index of each datum's mean, or (1, D) without.
-    target: one Gaussian with covariance T, which has the weight of `weight` data: (N S + weight T) / (N + weight).
+    target: one Gaussian with covariance T, which counts as `weight` data: (N S + weight T) / (N + weight).
     """
 
     def __init__(

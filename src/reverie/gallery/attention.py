@@ -47,9 +47,9 @@ def draw(run: str | Path | Run, out: Path, prompt: str = SENTENCE, device: str =
     ):
         axes.imshow(weights[layer, head], cmap="Blues", vmin=0, vmax=max(0.3, float(weights[layer, head, 1:].max())))
         axes.set_title(f"layer {layer + 1}, head {head + 1}", fontsize=8, color=INK)
-        shown = tick_labels if len(names) <= MAX_NAMED else []
-        axes.set_xticks(range(len(shown)), shown, fontsize=size, rotation=90 if max(map(len, names[1:])) > 1 else 0)
-        axes.set_yticks(range(len(shown)), shown, fontsize=size)
+        labels = tick_labels if len(names) <= MAX_NAMED else []
+        axes.set_xticks(range(len(labels)), labels, fontsize=size, rotation=90 if max(map(len, names[1:])) > 1 else 0)
+        axes.set_yticks(range(len(labels)), labels, fontsize=size)
         axes.tick_params(length=0, pad=1)
     fig.suptitle("Attention weights of each token (row) on earlier tokens (column)", fontsize=10, color=INK)
     save(fig, out)

@@ -141,15 +141,15 @@ def interpolation(coder: Coder) -> Figure:
     return _rows(rows)
 
 
-def _pca_errors(known: Tensor, new: Tensor) -> Tensor:
-    """Return the error (MSE) of new data with 1, 2, ... principal components of known data: (k,).  known, new: (N, D)."""
-    if len(known) < 2 or not len(new):
+def _pca_errors(train: Tensor, test: Tensor) -> Tensor:
+    """Return the error (MSE) on test data of 1, 2, ... principal components of training data: (k,).  train, test: (N, D)."""
+    if len(train) < 2 or not len(test):
         return torch.empty(0)
-    mean = known.mean(0)
-    axes = torch.linalg.svd(known - mean, full_matrices=False).Vh
-    explained = ((new - mean) @ axes.T).square().sum(0).cumsum(0)
-    residual: Tensor = (new - mean).square().sum() - explained
-    return residual.clamp_min(0) / new.numel()
+    mean = train.mean(0)
+    axes = torch.linalg.svd(train - mean, full_matrices=False).Vh
+    explained = ((test - mean) @ axes.T).square().sum(0).cumsum(0)
+    residual: Tensor = (test - mean).square().sum() - explained
+    return residual.clamp_min(0) / test.numel()
 
 
 def spectrum(coder: Coder) -> Figure:

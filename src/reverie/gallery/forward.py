@@ -71,7 +71,7 @@ def _selected(moments: Sequence[Moment], kind: Kind) -> list[Moment]:
 
 
 def sheet(schedule: Schedule, moments: Sequence[Moment], limits: tuple[float, float] | None = None) -> Figure:
-    """Draw some of the times side by side: points in the plane, or a column of images per time."""
+    """Draw a few times side by side: points in the plane, or a column of images per time."""
     kind: Kind = "points" if moments[0][1].ndim == 2 else "images"
     chosen = _selected(moments, kind)
     if kind == "points":

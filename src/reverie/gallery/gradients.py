@@ -89,11 +89,11 @@ def draw(out: Path, runs: Sequence[str | Path | Run] = (), device: str = "auto")
     """Draw gradient norms over time, for runs and for untrained networks."""
     check_picture(out)
     opened = [run if isinstance(run, Run) else load(run, device) for run in runs]
-    shown = {**untrained(), **{f"{run.config.family.name}, {run.path.name} trained": trained(run) for run in opened}}
+    networks = {**untrained(), **{f"{run.config.family.name}, {run.path.name} trained": trained(run) for run in opened}}
     fig = figure(9, 4.2)
     axes = fig.subplots()
     axes.axhline(1, color=SOFT, lw=0.8)
-    for k, (name, (net, x)) in enumerate(shown.items()):
+    for k, (name, (net, x)) in enumerate(networks.items()):
         norms = gradient_norms(net, x).cpu().numpy()
         norms[norms < MIN_SHOWN] = np.nan
         style = "-" if isinstance(net, LSTM) else "--"

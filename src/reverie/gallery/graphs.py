@@ -52,11 +52,11 @@ class Arrow:
 
     def clear_of(self, circles: Iterable[Place]) -> bool:
         """Return whether the arrow touches no other node."""
-        start, middle, end = (np.array(place) for place in (self.start, self.middle, self.end))
+        start, middle, end = (np.array(position) for position in (self.start, self.middle, self.end))
         s = np.linspace(0, 1, 41)[:, None]
         curve = start + s * (4 * middle - 3 * start - end) + 2 * s**2 * (start + end - 2 * middle)
-        others = [place for place in circles if place not in (self.start, self.end)]
-        return all(np.linalg.norm(curve - place, axis=1).min() > CLEAR for place in others)
+        others = [position for position in circles if position not in (self.start, self.end)]
+        return all(np.linalg.norm(curve - position, axis=1).min() > CLEAR for position in others)
 
 
 def places(model: GraphicalModel) -> dict[str, Place]:
@@ -99,7 +99,7 @@ def letters(name: str, model: GraphicalModel) -> str:
 def formula(text: str) -> str:
     """Return a factorisation as a formula."""
     words = re.sub(r"\bprod(_\{[^{}]*\}\^\w+) ", r"{\\prod}\1\\,", text)
-    words = re.sub(r"(?<![\\\w{])([^\W\d_]{2,})", lambda found: _upright(found[1]), words)
+    words = re.sub(r"(?<![\\\w{])([^\W\d_]{2,})", lambda match: _upright(match[1]), words)
     for plain, spaced in ((" | ", r"\,|\,"), (", ", r",\,"), (" = ", "="), (") ", r")\;")):
         words = words.replace(plain, spaced)
     return f"${words}$"

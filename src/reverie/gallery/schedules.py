@@ -41,9 +41,9 @@ def draw(out: Path, *, runs: Sequence[str | Path | Run] = (), device: str = "aut
     log_snr, alphas, sigmas = panels[0]
     log_snr_axes(log_snr, "log-SNR")
     for k, name in enumerate(SCHEDULES):
-        found = curves(build(SCHEDULES, name, "schedule"))
+        curves_by_panel = curves(build(SCHEDULES, name, "schedule"))
         style = {"color": CYCLE[k % len(CYCLE)], "ls": DASHES[k // len(CYCLE) % len(DASHES)], "lw": 1.6}
-        for axes, values in zip(panels[0], found, strict=True):
+        for axes, values in zip(panels[0], curves_by_panel, strict=True):
             axes.plot(TIMES.numpy(), values, label=name, **style)
     for axes, title in ((alphas, "alpha, of the data"), (sigmas, "sigma, of the noise")):
         label_axes(axes, title, "t, from data to noise", title.partition(",")[0])

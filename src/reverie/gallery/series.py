@@ -70,8 +70,8 @@ def draw(run: str | Path | Run, out: Path, device: str = "auto") -> list[Path]:
         curves["the model"] = run.model.density.autocovariance(lags)[:, 0, 0].numpy()
     given = max(1, x.shape[1] // 2)
     mean, bands = continuation(run, x[0], given)
-    shown = np.concatenate([x.numpy(), samples[: len(x)]])
-    paired = shown.reshape(2, len(x), *shown.shape[1:]).swapaxes(0, 1).reshape(shown.shape)
+    stacked = np.concatenate([x.numpy(), samples[: len(x)]])
+    paired = stacked.reshape(2, len(x), *stacked.shape[1:]).swapaxes(0, 1).reshape(stacked.shape)
     figures: dict[str, Figure] = {
         "series": lines(paired, "held-out series (left), samples (right)"),
         "continuation": fan(x[0, :given, 0].numpy(), x[0, given:, 0].numpy(), bands, mean),

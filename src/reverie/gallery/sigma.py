@@ -38,7 +38,7 @@ SHOWN_SIGMA = 0.2  # at which the network of all levels is shown
 POINTS, BATCH, RATE, STEPS = 1000, 512, 5e-3, 1500
 STEPS_FACTOR = 4  # of training steps, for the network of all levels
 SAMPLES, LANGEVIN_STEPS, STEP_SIZE, START_SIGMA = 300, 200, 0.1, 2.0
-SEGMENTS = np.linspace(THETA_MIN, THETA_MAX, 13)  # segments of the curve, for counts of samples
+SEGMENTS = np.linspace(THETA_MIN, THETA_MAX, 13)  # edges of the curve's segments, in which samples are counted
 LIMITS = (-2.0, 2.0)
 
 

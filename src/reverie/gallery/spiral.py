@@ -38,7 +38,7 @@ def _segments(axes: Axes, points: np.ndarray, closest: np.ndarray) -> None:
 
 
 def reverse(samples: Samples) -> Figure:
-    """Draw five times of the reverse process, with lines from points to the closest points of the curve."""
+    """Draw five times of the reverse process, with a line from each point to the closest point of the curve."""
     fig = figure(15, 3.4)
     moments = [
         *(samples.film[k][:2] for k in np.linspace(0, len(samples.film) - 1, 5).round().astype(int)[:-1]),

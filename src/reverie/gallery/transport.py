@@ -68,8 +68,8 @@ def line() -> Figure:
         for axes in (top, side):
             _hide_axes(axes)
             axes.margins(0)
-        shown = (plan / plan.max()).sqrt()  # the square root shows small values
-        main.imshow(shown.numpy(), origin="lower", extent=(0, 1, 0, 1), cmap="magma_r", aspect="auto")
+        root = (plan / plan.max()).sqrt()  # the square root shows small values
+        main.imshow(root.numpy(), origin="lower", extent=(0, 1, 0, 1), cmap="magma_r", aspect="auto")
         main.set(xticks=[], yticks=[], xlabel="to", ylabel="from")
         top.set_title(title, fontsize=10, color=INK)
     return fig

@@ -145,7 +145,7 @@ class NADE(LevelAutoregressive):
         return self.first.expand(count, -1) if self.label is None or cond is None else self.first + self.label[cond]
 
     def inputs_with_mask(self, z: Tensor, first: int = 0) -> Tensor:
-        """Return input features, with `orderless` followed by 1, the mark of a known value: (B, n, Q or Q + 1)."""
+        """Return input features, with `orderless` followed by a 1 that marks known values: (B, n, Q or Q + 1)."""
         features = self.level_inputs(z, first)
         return functional.pad(features, (0, 1), value=1.0) if self.orderless else features
 
