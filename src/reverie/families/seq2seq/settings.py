@@ -30,7 +30,7 @@ class PairSettings(FamilySettings):
 
 
 class RecurrentPairSettings(PairSettings):
-    """attention: score function of the decoder's attention, see `reverie.nets.attention.Alignment`; none: only its final state."""
+    """attention: score function of the decoder's attention, see `reverie.nets.attention.Alignment`; none: only final states."""
 
     name: Literal["seq2seq"] = "seq2seq"
     attention: ScoreFunction = "dot"
