@@ -20,8 +20,8 @@ def null_condition(cond: Tensor) -> Tensor:
 
 def split_conditions(cond: Tensor) -> tuple[Tensor, ...]:
     """Split composed conditions into single ones.  cond: (B,), (B, K), (B, R) or (B, K, R)."""
-    own = cond.shape[-1:] if cond.is_floating_point() else ()
-    return cond.reshape(len(cond), -1, *own).unbind(1)
+    vector_shape = cond.shape[-1:] if cond.is_floating_point() else ()
+    return cond.reshape(len(cond), -1, *vector_shape).unbind(1)
 
 
 def drop_conditions(cond: Tensor, dropped: Tensor) -> Tensor:

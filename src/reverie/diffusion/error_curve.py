@@ -41,8 +41,8 @@ class ErrorCurve:
         right = torch.searchsorted(self.log_snr, log_snr).clamp(1, len(self.log_snr) - 1)
         low, high = self.log_snr[right - 1], self.log_snr[right]
         logs = self.share.clamp(min=MIN_RELATIVE_ERROR).log()
-        share = torch.lerp(logs[right - 1], logs[right], (log_snr - low) / (high - low)).exp()
-        return torch.minimum(share * sigma**2 / (alpha**2 + sigma**2), (sigma / alpha) ** 2)
+        relative = torch.lerp(logs[right - 1], logs[right], (log_snr - low) / (high - low)).exp()
+        return torch.minimum(relative * sigma**2 / (alpha**2 + sigma**2), (sigma / alpha) ** 2)
 
 
 @torch.no_grad()

@@ -125,8 +125,8 @@ class DatasetDenoiser(Denoiser):
             y = self.data[start : start + self.chunk].flatten(1).to(dtype)
             logits = (alpha * (flat @ y.T) - alpha**2 * (y * y).sum(1) / 2) / sigma**2  # |x|² is common to all
             if cond is not None and self.labels is not None:
-                other = (cond[:, None] != NULL) & (cond[:, None] != self.labels[start : start + self.chunk])
-                logits = logits.masked_fill(other, -torch.inf)
+                excluded = (cond[:, None] != NULL) & (cond[:, None] != self.labels[start : start + self.chunk])
+                logits = logits.masked_fill(excluded, -torch.inf)
             new_top = torch.maximum(top, logits.amax(1, keepdim=True))
             shift = new_top.nan_to_num(neginf=0.0)  # if no member so far has the label
             weights = (logits - shift).exp()

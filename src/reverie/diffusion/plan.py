@@ -84,12 +84,12 @@ def stem_for(channels: int, height: int, width: int, widths: Sequence[int]) -> i
 
 def with_coarser_maps(height: int, width: int, widths: Sequence[int], stem: int) -> tuple[int, ...]:
     """Return the widths with resolutions added until the last map is small, if the image size allows it."""
-    wide = tuple(widths)
-    while max(height, width) / (stem << len(wide) - 1) > COARSEST_MAP and not (
-        height % (stem << len(wide)) or width % (stem << len(wide))
+    extended = tuple(widths)
+    while max(height, width) / (stem << len(extended) - 1) > COARSEST_MAP and not (
+        height % (stem << len(extended)) or width % (stem << len(extended))
     ):
-        wide = (*wide, min(2 * wide[-1], WIDEST))
-    return wide
+        extended = (*extended, min(2 * extended[-1], WIDEST))
+    return extended
 
 
 def network_for(shape: tuple[int, ...], labels: int, network: str | Spec) -> Spec:
@@ -147,8 +147,8 @@ def small_for_the_budget(dataset: Dataset, largest: int, minutes: float | None =
     time = (
         f"the {counted(IMAGE_MINUTES)} of a default training are" if minutes is None else f"{counted(minutes)} of training are"
     )
-    more = f"--size {DEFAULT_SIDE} --minutes {COLOUR_64_MINUTES} or longer"
-    return f"{size}, because {time} too short for more pixels on this CPU; for more detail: {more}"
+    options = f"--size {DEFAULT_SIDE} --minutes {COLOUR_64_MINUTES} or longer"
+    return f"{size}, because {time} too short for more pixels on this CPU; for more detail: {options}"
 
 
 def counted(minutes: float) -> str:
@@ -178,10 +178,10 @@ def slow_size(network: Spec) -> str | None:
         return None
     channels, height, width, stem = (network[key] for key in ("channels", "height", "width", "stem"))
     unit = 2 * stem << len(network["widths"]) - 1
-    tall, wide = (max(1, round(side / unit)) * unit for side in (height, width))
-    if max(height, width) <= 2 * FINEST_MAP * stem or stem_for(channels, tall, wide, network["widths"]) <= stem:
+    h, w = (max(1, round(side / unit)) * unit for side in (height, width))
+    if max(height, width) <= 2 * FINEST_MAP * stem or stem_for(channels, h, w, network["widths"]) <= stem:
         return None
-    return f"--size {tall}x{wide} would train several times faster, because its pixels can be folded {2 * stem} x {2 * stem}"
+    return f"--size {h}x{w} would train several times faster, because its pixels can be folded {2 * stem} x {2 * stem}"
 
 
 def network_size(channels: int, area: float, minutes: float) -> str:

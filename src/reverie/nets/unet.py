@@ -151,18 +151,18 @@ class UNet(nn.Module):
         extra_channels = (cond_channels + 1) * stem**2 if cond_channels else 0
         self.enter = nn.Conv2d(folded_channels * inputs * (1 + 2 * len(fourier)) + extra_channels, widths[0], 3, padding=1)
         self.down, self.shrink = nn.ModuleList(), nn.ModuleList()
-        for k, wide in enumerate(widths[:-1]):
-            self.down.append(nn.ModuleList(block(wide, wide) for _ in range(blocks)))
-            self.shrink.append(nn.Conv2d(wide, widths[k + 1], 2, stride=2))
+        for k, stage_width in enumerate(widths[:-1]):
+            self.down.append(nn.ModuleList(block(stage_width, stage_width) for _ in range(blocks)))
+            self.shrink.append(nn.Conv2d(stage_width, widths[k + 1], 2, stride=2))
         lowest = widths[-1]
         self.middle = nn.ModuleList(block(lowest, lowest) for _ in range(2 * blocks))
         self.attention = SpatialSelfAttention(lowest, groups) if attention else None
         self.cross = TextCrossAttention(lowest, self.condition.dim) if self.condition and vocabulary and attends else None
         self.grow, self.up = nn.ModuleList(), nn.ModuleList()
         for k in range(len(widths) - 2, -1, -1):
-            wide = widths[k]
-            self.grow.append(nn.ConvTranspose2d(widths[k + 1], wide, 2, stride=2))
-            self.up.append(nn.ModuleList(block(2 * wide if i == 0 else wide, wide) for i in range(blocks)))
+            stage_width = widths[k]
+            self.grow.append(nn.ConvTranspose2d(widths[k + 1], stage_width, 2, stride=2))
+            self.up.append(nn.ModuleList(block(2 * stage_width if i == 0 else stage_width, stage_width) for i in range(blocks)))
         self.leave_norm = group_norm(widths[0], groups)
         self.leave = zero_init(nn.Conv2d(widths[0], folded_channels * outputs, 3, padding=1))
 

@@ -22,8 +22,8 @@ NO_SIGNAL = -12.0  # log-SNR below which the signal is negligible
 
 def _by_x0(schedule: Schedule, t: Time, s: Time) -> Coefficient:
     """1/2 (SNR(s) - SNR(t)), of |x0 - x0_hat|²."""
-    near, far = schedule.log_snr(s), schedule.log_snr(t)
-    return -exp(near) * expm1(far - near) / 2
+    at_s, at_t = schedule.log_snr(s), schedule.log_snr(t)
+    return -exp(at_s) * expm1(at_t - at_s) / 2
 
 
 def _by_noise(schedule: Schedule, t: Time, s: Time) -> Coefficient:

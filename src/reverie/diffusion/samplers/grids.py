@@ -169,11 +169,11 @@ class Refined(DecreasingGrid):
             return _between(self.start, end, fraction)
         even = _between(self.start, end, torch.linspace(0, 1, len(fraction) - fine + 1, dtype=torch.float64))[:-1]
         highest, lowest = _log_noise(schedule, float(even[-1])), _log_noise(schedule, end)
-        near = torch.as_tensor(
+        refined = torch.as_tensor(
             schedule.invert(-2 * _between(highest, lowest, torch.linspace(0, 1, fine + 1, dtype=torch.float64)[1:]))
         )
-        near[-1] = end  # exact
-        return torch.cat([even, near])
+        refined[-1] = end  # exact
+        return torch.cat([even, refined])
 
 
 @dataclass(frozen=True)

@@ -194,8 +194,8 @@ class UniPC(Sampler):
         others += [(1.0, ahead)] if ahead is not None else []
         x = combine(step.keep, x, step.gain, x0)
         for (r, estimate), weight in zip(others, _weights(step.h, [r for r, _ in others]), strict=True):
-            share = step.gain * weight / r
-            x = x.add_(estimate, alpha=share).sub_(x0, alpha=share)
+            factor = step.gain * weight / r
+            x = x.add_(estimate, alpha=factor).sub_(x0, alpha=factor)
         return x
 
 
@@ -244,8 +244,8 @@ class AdamsBashforth(Sampler):
             estimates = [(position, now.pair.eps), *past]
             gains = lagrange_integrals([p for p, _ in estimates], position, float(sigma_s / alpha_s))
             for (_, eps), gain in zip(estimates[1:], gains[1:], strict=True):
-                share = float(alpha_s) * gain  # the weights sum to u_s - u_t, which the DDIM step has applied to eps
-                x = x.add_(eps, alpha=share).sub_(now.pair.eps, alpha=share)
+                factor = float(alpha_s) * gain  # the weights sum to u_s - u_t, which the DDIM step has applied to eps
+                x = x.add_(eps, alpha=factor).sub_(now.pair.eps, alpha=factor)
         return x, stored
 
 

@@ -27,9 +27,9 @@ T_RANGES = 4  # ranges of t for which the held-out loss is reported
 HELD_OUT_DRAWS: dict[Kind, int] = {"points": 2000, "images": 512}  # noised data for the held-out loss
 EVALUATION_BATCH = 256
 LEVELS_AT_ONCE = 2**25  # values times levels in one evaluation of a level denoiser
-LARGE, LARGE_DRAWS = 1024, 256  # values in an image above which held-out metrics use fewer noised data, and their number
+LARGE, LARGE_DRAWS = 1024, 256  # values in an image above which held-out metrics use fewer noised data, and how many
 ENCODING_BATCH = 1024
-# Values in an image above which the number falls further, and its minimum.
+# Values in an image above which the number decreases further, and its minimum.
 HUGE, HUGE_DRAWS = 3 * 128**2, 8
 OPTIMUM_MOST = 10**8  # values in a training set above which the optimum is not computed
 

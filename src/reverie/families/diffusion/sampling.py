@@ -65,8 +65,8 @@ def chosen_sampling(
     """
     requested = {key: options[key] for key in ("sampler", "steps", "grid") if options.get(key) is not None}
     sampler, steps, grid = recorded or default_sampling(shape, profile)
-    other = requested.get("sampler", sampler) != sampler or any(options.get(key) is not None for key in STEERING)
-    if other:
+    overridden = requested.get("sampler", sampler) != sampler or any(options.get(key) is not None for key in STEERING)
+    if overridden:
         sampler, steps, grid = STUDENT if profile in STUDENTS else STEERED[kind_of(shape)]
     return requested.get("sampler", sampler), requested.get("steps", steps), requested.get("grid", grid)
 

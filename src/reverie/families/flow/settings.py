@@ -80,8 +80,8 @@ def build_flow(settings: FlowSettings, shape: tuple[int, ...], labels: int, seed
 
 def _transform(settings: FlowSettings, shape: tuple[int, ...], labels: int, levels: int | None) -> FlowTransform:
     if settings.transform != "multiscale":
-        made = DENSE[settings.transform](settings.layers, settings.hidden, settings.bins, settings.dropout)
-        return DenseFlow(made, shape, labels, levels is not None, settings.dropout)
+        make_flow = DENSE[settings.transform](settings.layers, settings.hidden, settings.bins, settings.dropout)
+        return DenseFlow(make_flow, shape, labels, levels is not None, settings.dropout)
     if len(shape) != 3 or levels is None:
         raise UserError("a multiscale flow needs images; give transform=spline for points")
     if settings.knots and settings.knots[-1] != levels:

@@ -66,17 +66,17 @@ class FlowTransform(nn.Module, ABC):
 class DenseFlow(FlowTransform):
     """A flow of zuko over all values of a datum, which are standardised; levels are mapped to real numbers by the logit.
 
-    made: (features, context) -> flow of zuko; shape: of a datum; labels: number of labels, the context is one-hot; levels:
+    make_flow: (features, context) -> flow of zuko; shape: of a datum; labels: number of labels, the context is one-hot; levels:
     whether values are in [0, 1).
     """
 
     def __init__(
-        self, made: Callable[[int, int], Any], shape: tuple[int, ...], labels: int, levels: bool, dropout: float = 0.0
+        self, make_flow: Callable[[int, int], Any], shape: tuple[int, ...], labels: int, levels: bool, dropout: float = 0.0
     ) -> None:
         super().__init__()
         size = math.prod(shape)
         self.labels, self.levels, self.dropout = labels, levels, dropout
-        self.flow = without_masks(made(size, labels).transform)
+        self.flow = without_masks(make_flow(size, labels).transform)
         self.mean, self.scale = nn.Buffer(torch.zeros(size)), nn.Buffer(torch.ones(size))
 
     @torch.no_grad()

@@ -132,9 +132,9 @@ class Autoencoder(TrainedModel):
         codes = torch.cat(parts).flatten(1).double()
         root_of_all = self._covariance_root(codes)
         for label in range(len(self.code_mean)):
-            own = codes[labels == label] if labels is not None and self.label_count else codes
-            self.code_mean[label] = (own if len(own) else codes).mean(0).to(self.code_mean)
-            self.code_spread[label] = (self._covariance_root(own) if len(own) > codes.shape[1] else root_of_all).to(
+            selected = codes[labels == label] if labels is not None and self.label_count else codes
+            self.code_mean[label] = (selected if len(selected) else codes).mean(0).to(self.code_mean)
+            self.code_spread[label] = (self._covariance_root(selected) if len(selected) > codes.shape[1] else root_of_all).to(
                 self.code_spread
             )
 
