@@ -59,7 +59,7 @@ class SNR(Weight):
 
 
 class MinSNR(Weight):
-    """The error of eps, limited where there is little noise: min(SNR, 5) (arXiv:2303.09556)."""
+    """The error of eps, limited at low noise: min(SNR, 5) (arXiv:2303.09556)."""
 
     def __init__(self) -> None: ...
 

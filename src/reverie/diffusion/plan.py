@@ -138,7 +138,7 @@ def largest_colour_side(minutes: float | None, steps: int | None, device: str) -
 
 
 def small_for_the_budget(dataset: Dataset, largest: int, minutes: float | None = None) -> str | None:
-    """Return a note where colour images are downscaled because the budget is short, with the options for more detail."""
+    """Return a note if colour images are downscaled because the budget is short, with the options for more detail."""
     sizes = [name.split("x") for name in dataset.report.get("sizes", {}) if "x" in name]
     larger = any(min(map(int, sides)) > largest for sides in sizes)
     if largest == DEFAULT_SIDE or dataset.kind != "images" or dataset.shape[0] == 1 or not larger:
@@ -173,7 +173,7 @@ def expectation(shape: tuple[int, ...], minutes: float) -> str:
 
 
 def slow_size(network: Spec) -> str | None:
-    """Return a note where the image size prevents a larger stem, which makes every step slower."""
+    """Return a note if the image size prevents a larger stem, which makes every step slower."""
     if network["name"] != "unet":
         return None
     channels, height, width, stem = (network[key] for key in ("channels", "height", "width", "stem"))

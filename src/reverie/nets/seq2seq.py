@@ -21,7 +21,7 @@ from reverie.nets.sequence import LSTM, CausalSelfAttention, State, feed_forward
 
 @dataclass(frozen=True)
 class Memory:
-    """Encoded sources: tensors with the batch first, and the mask of source positions, (B, S)."""
+    """Encoded sources: tensors, (B, ...), and the mask of source positions, (B, S)."""
 
     tensors: tuple[Tensor, ...]
     mask: Tensor

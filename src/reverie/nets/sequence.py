@@ -205,7 +205,7 @@ def apply_rotary(x: Tensor, angles: RotaryAngles) -> Tensor:
 
 
 def feed_forward(dim: int) -> nn.Sequential:
-    """Return the MLP of a transformer layer with hidden width 4 dim; its last layer starts at zero."""
+    """Return the MLP of a transformer layer with hidden width 4 dim; its last layer is initialized to zero."""
     last = nn.Linear(4 * dim, dim)
     nn.init.zeros_(last.weight)
     nn.init.zeros_(last.bias)

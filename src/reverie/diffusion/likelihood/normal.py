@@ -67,7 +67,7 @@ class Diagonal:
 def discretised(x: Tensor, mean: Tensor, variance: float, levels: int = 256) -> Tensor:
     """Return the log-probability of each datum's levels under a discretised Gaussian in nats: (B,).
 
-    Each number of x is one of the levels -1, -1 + h, ..., 1 with h = 2 / (levels - 1) and gets the mass of
+    Each number of x is one of the levels -1, -1 + h, ..., 1 with h = 2 / (levels - 1) with the mass of
     N(mean, variance) within h / 2 of it; the outermost two include the tails, so that the sum over all levels is 1
     (arXiv:2006.11239, eq. 13).  x, mean: (B, ...).
     """

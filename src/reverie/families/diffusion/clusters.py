@@ -127,7 +127,7 @@ class Clusters(nn.Module):
 
 
 class WithClusters(Denoiser):
-    """A network conditioned on the cluster of each sample, except where the condition is null.
+    """A network conditioned on the cluster of each sample, and unconditional if the condition is null.
 
     clusters: (B, K), one-hot; batches may repeat the samples several times.
     """

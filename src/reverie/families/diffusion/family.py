@@ -232,7 +232,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         return default_cluster_count(len(request.train)) if supported and requested.get("purpose") != "likelihood" else 0
 
     def _passes(self, network: Spec, training: Mapping[str, Any], request: PlanRequest) -> float:
-        """Return how often a training sees each datum, by its steps or an estimate for its minutes."""
+        """Return the number of epochs, from the steps of a training or estimated from its minutes."""
         if training.get("steps"):
             return request.train.passes(training["steps"] * training.get("accumulate", 1), training["batch"])
         with torch.device("meta"), FlopCounterMode(display=False) as counter:
@@ -251,7 +251,7 @@ class DiffusionFamily(Family[DiffusionSettings]):
         return network
 
     def levels(self, form: Dataset, requested: Mapping[str, Any]) -> int:
-        """Return 256 where the target is `levels`, as for the likelihood of images, else 0."""
+        """Return 256 if the target is `levels`, the default for the likelihood of images, else 0."""
         default = "levels" if requested.get("purpose") == "likelihood" else "flow"
         return 256 if form.kind == "images" and (requested.get("target") or default) == "levels" else 0
 

@@ -29,7 +29,7 @@ class DiffusionLikelihood(TrainedModel):
 
     @property
     def dequantiser(self) -> str:
-        """The noise that dequantises levels: that of the diffusion where the denoiser models levels."""
+        """The default dequantisation noise: that of the diffusion if the denoiser models levels."""
         return "normal" if isinstance(self.denoiser, LatticeDenoiser) else "uniform"
 
     def log_prob(

@@ -36,7 +36,7 @@ from reverie.families.diffusion.sampling import STEERING, SamplingProfile, build
 from reverie.families.model import SamplingInputs
 from reverie.nets.dropout import seeded_dropout
 
-MAX_HISTOGRAM_DATA = 20_000  # data for the initial histograms of a level denoiser, where data are not in memory
+MAX_HISTOGRAM_DATA = 20_000  # data for the initial histograms of a level denoiser if data are not in memory
 # Weight of the bound in the loss of networks with learned variances.  arXiv:2102.09672 uses 0.001 for 10^6 steps; in a few
 # hundred steps on digits8, 0.03 improved the bound by 0.05 bits/dim at 10 steps, and did not change the held-out loss.
 VARIANCE_SHARE = 0.03
@@ -205,7 +205,7 @@ class Diffusion(DiffusionLikelihood):
         return 0 if self.augment is None else len(self.augment.conditioned)
 
     def joint_labels(self, x: Tensor, labels: Tensor | None) -> Tensor | None:
-        """Return label and cluster of each datum as one integer, (B,), or the label alone.  x: (B, ...) in user units."""
+        """Return label and cluster of each datum as one integer, (B,), or only the label.  x: (B, ...) in user units."""
         if self.clusters is None:
             return labels
         return self.clusters.assign(x) if labels is None else labels * len(self.clusters) + self.clusters.assign(x)

@@ -1,4 +1,4 @@
-"""A normalising flow as a model: p(x) = p(f(x)) |det df/dx|, trained by its exact density."""
+"""A normalising flow as a model: p(x) = p(f(x)) |det df/dx|, trained by maximum likelihood."""
 
 from __future__ import annotations
 

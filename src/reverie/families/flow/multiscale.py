@@ -69,7 +69,7 @@ class ConvResidual(nn.Module):
 
 
 class Coupling(nn.Module):
-    """Histogram logits of some channels, given known ones: (B, T, h, w, K).
+    """Predicts histogram logits of some channels from known ones: (B, T, h, w, K).
 
     place, bias: per-pixel parameters that do not depend on the neighbourhood.
     """

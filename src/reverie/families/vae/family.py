@@ -136,7 +136,7 @@ class AutoencoderFamily(LatentFamily[AutoencoderSettings]):
     settings = AutoencoderSettings
 
     def default_settings(self, request: PlanRequest, codec: Spec) -> dict[str, Any]:
-        """Return networks and codec, with half as many latent dimensions as points have."""
+        """Return networks and codec; for points, with half as many latent dimensions as coordinates."""
         size = math.prod(request.train.shape)
         smaller = {"latent": max(1, size // 2)} if len(request.train.shape) == 1 else {}
         return {**super().default_settings(request, pixels(request)), **smaller}

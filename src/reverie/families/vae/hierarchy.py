@@ -45,7 +45,7 @@ class HVAE(Variational):
     """A hierarchy z_T, ..., z_1 in which each latent is conditioned on all above it.
 
     p(x, z) = p(x | z) prod_t p(z_t | z_>t) and q(z | x) = prod_t q(z_t | z_>t, x).  In this ladder (arXiv:1602.02282) the
-    encoder processes x once, bottom up, and the decoder goes down the rungs.  Every latent is added to
+    encoder processes x once, bottom up, and the decoder runs down the rungs.  Every latent is added to
     the state on the way down, so each depends on all above it.  encoder: (B, ...) -> (B, hidden); decoder: (B, hidden) -> (B,
     ..., P); latents: their sizes, the topmost first.
     """

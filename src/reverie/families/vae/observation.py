@@ -137,7 +137,7 @@ class LogisticMixture(Observation):
         return (logits.softmax(-1) * means.clamp(-1, 1)).sum(-1)
 
     def sample(self, y: Tensor, u: Tensor, v: Tensor) -> Tensor:
-        """Return the level nearest to m_k + s_k log(v / (1 - v)), k where the cumulative weight passes u."""
+        """Return the level nearest to m_k + s_k log(v / (1 - v)), k at which the cumulative weight passes u."""
         logits, means, log_scales = self._parts(y)
         k = (u[..., None] > logits.softmax(-1).cumsum(-1)[..., :-1]).sum(-1, keepdim=True)
         mean, scale = (part.gather(-1, k)[..., 0] for part in (means, log_scales.exp()))

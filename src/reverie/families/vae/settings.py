@@ -44,8 +44,8 @@ class LatentSettings(FamilySettings):
 
     layers: linear; dense; patches, convolutions over a map of patches and dense layers; conv, with a feature map of `latent`
     channels; or map, with `latent` channels per patch, initialized with principal components.  hidden: width of dense layers;
-    blocks: number of residual blocks; patch: pixels on a side of a patch, twice as many per position of the map for patches;
-    widths: of convolutions, which halve the image between widths; the first is that of the map of patches.
+    blocks: number of residual blocks; patch: side of a patch in pixels; with layers=patches, a position of the map has twice
+    this side; widths: of convolutions, which halve the image between widths; the first is that of the map of patches.
     """
 
     layers: Layers = "dense"
