@@ -154,8 +154,8 @@ class Comparison:
             for k in range(len(row.figures))
         ]
         return [
-            f"{format_score(found, form)} {mark or ' '}" if found else ""
-            for found, mark in zip(row.figures, marks, strict=True)
+            f"{format_score(figure, form)} {mark or ' '}" if figure else ""
+            for figure, mark in zip(row.figures, marks, strict=True)
         ]
 
     def table(self) -> list[tuple[str, list[str]]]:

@@ -53,10 +53,10 @@ def _metrics_table(c: Comparison) -> str:
     rows = []
     for row in c.rows():
         form, cells = HEADLINE_METRICS[row.key].form, list[str]()
-        for k, found in enumerate(row.figures):
+        for k, score in enumerate(row.figures):
             kind = "best" if k == row.best else "worse" if k in row.worse else "alike" if row.has_errors else ""
-            cells.append(_cell(format_score(found, form), kind) if found else _cell("\N{EN DASH}", "worse"))
-        floor = next((found for found in row.figures if found and "floor" in found), None)
+            cells.append(_cell(format_score(score, form), kind) if score else _cell("\N{EN DASH}", "worse"))
+        floor = next((score for score in row.figures if score and "floor" in score), None)
         cells.append(_cell(format_score(floor, form, "floor") if floor else "", "worse"))
         metric = HEADLINE_METRICS[row.key]
         better = {"low": "lower is better", "high": "higher is better", "floor": "nearer to real data is better"}[metric.better]

@@ -83,10 +83,12 @@ def read_competitors(families: str | Iterable[str], place: Path) -> list[Competi
 def _options(spec: CompetitorSpec, options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the training options of a family; families that train by steps get the same CPU time."""
     assert spec.family is not None
-    own = {key: value for key, value in options.items() if key not in FAMILY_OPTIONS or key in spec.family.option_names}
-    if not any(own.get(length) is not None for length in ("steps", "minutes", "epochs")):
-        own["minutes"] = MINUTES
-    return {**EQUAL, **own}
+    training_options = {
+        key: value for key, value in options.items() if key not in FAMILY_OPTIONS or key in spec.family.option_names
+    }
+    if not any(training_options.get(length) is not None for length in ("steps", "minutes", "epochs")):
+        training_options["minutes"] = MINUTES
+    return {**EQUAL, **training_options}
 
 
 def _load_or_train(spec: CompetitorSpec, data: DataSource, options: Mapping[str, Any], screen: Screen, device: str) -> Run:

@@ -60,7 +60,7 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
     if out is not None and rows:
         save(loss_curve(rows), Path(out))
     summary = verdict(run)
-    held: Mapping[str, Any] = next((row for row in reversed(rows) if "held_out" in row), {})
+    check: Mapping[str, Any] = next((row for row in reversed(rows) if "held_out" in row), {})
     return {
         "run": str(run.path),
         "data": run.config.data.name,
@@ -74,14 +74,14 @@ def inspect_run(run: Run, out: str | Path | None) -> dict[str, Any]:
         "steps": rows[-1]["i"] if rows else 0,
         "seconds": rows[-1]["seconds"] if rows else 0.0,
         "finished": is_finished(run.path),
-        "training_loss": (held.get("train_loss") if "unit" in held else rows[-1]["loss"]) if rows else None,
-        "held_out_loss": held.get("held_out"),
-        **({"unit": held["unit"]} if "unit" in held else {}),
-        "held_out_loss_by_noise": held.get("held_out_levels", []),
-        "training_loss_by_noise": held.get("train_levels", []),
-        "least_training_loss_by_noise": held.get("optimum_levels", []),
-        "linear_filter_loss_by_noise": held.get("linear_levels", []),
-        "held_out_noise_error_by_noise": held.get("noise_error_levels", []),
+        "training_loss": (check.get("train_loss") if "unit" in check else rows[-1]["loss"]) if rows else None,
+        "held_out_loss": check.get("held_out"),
+        **({"unit": check["unit"]} if "unit" in check else {}),
+        "held_out_loss_by_noise": check.get("held_out_levels", []),
+        "training_loss_by_noise": check.get("train_levels", []),
+        "least_training_loss_by_noise": check.get("optimum_levels", []),
+        "linear_filter_loss_by_noise": check.get("linear_levels", []),
+        "held_out_noise_error_by_noise": check.get("noise_error_levels", []),
         "verdict": list(summary.lines),
         "findings": [asdict(finding) for finding in summary.findings],
         "commands": summary.commands,

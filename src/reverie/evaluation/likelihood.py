@@ -154,7 +154,7 @@ def _checked(run: Run, x: Tensor | None, labels: Tensor | None, n: int) -> tuple
         raise UserError("there are no held-out data: they are missing, or the dataset is too small to hold any out")
     if tuple(x.shape[1:]) != tuple(run.diffusion.shape):
         raise UserError(f"the data have the shape {tuple(x.shape[1:])}, and the run models {tuple(run.diffusion.shape)}")
-    run.diffusion.codec.log_cell(run.diffusion.shape)  # raises where the codec has no density
+    run.diffusion.codec.log_cell(run.diffusion.shape)  # raises an error if the codec has no density
     if labels is not None and not run.conditional:
         labels = None
     if labels is None and run.config.data.labels and not run.diffusion_settings.label_dropout:

@@ -92,8 +92,8 @@ def _frechet(m: EvaluationData) -> dict[str, Any]:
 
 def distance_by_kernel(m: EvaluationData, features: Tensor) -> tuple[float, float]:
     """Return the KID of features to the training features, in `feature_unit`, and its standard error over new samples."""
-    found = kid(features / m.feature_unit, m.train_features / m.feature_unit)
-    return float(found.value), found.error_given_y
+    estimate = kid(features / m.feature_unit, m.train_features / m.feature_unit)
+    return float(estimate.value), estimate.error_given_y
 
 
 def kid_floor(m: EvaluationData, count: int) -> tuple[float, float]:
@@ -102,8 +102,8 @@ def kid_floor(m: EvaluationData, count: int) -> tuple[float, float]:
     With random splits the floor is 0, the expectation for parts of one set at any count.
     """
     x, y = next(m.floor_pairs())
-    found = kid(x / m.feature_unit, y / m.feature_unit)
-    s = found.error_if_equal**2 / (2 * (1 / len(x) + 1 / len(y)) ** 2)
+    estimate = kid(x / m.feature_unit, y / m.feature_unit)
+    s = estimate.error_if_equal**2 / (2 * (1 / len(x) + 1 / len(y)) ** 2)
     n, r = count, len(m.train_features)
     if m.splits_real:
         return 0.0, (2 * s) ** 0.5 * (1 / n + 1 / r)
@@ -184,22 +184,25 @@ def _diversity(m: EvaluationData) -> dict[str, Any]:
 def precision_recall_section(m: EvaluationData) -> ReportSection:
     """Precision, recall, density, coverage and diversity, each with its floor at the same counts."""
     most = m.limits.neighbourhoods
-    pairs, found = [*m.feature_pairs(), *m.floor_pairs()], list[Manifold]()
+    pairs, manifolds = [*m.feature_pairs(), *m.floor_pairs()], list[Manifold]()
     for x, y in pairs:
-        m.on_progress("neighbourhoods", len(found), len(pairs))
-        found.append(manifold(x[:most], y[:most], NEIGHBOURS))
-    own = len(pairs) - (m.limits.splits if m.splits_real else 1)
-    ours, floors = found[:own], found[own:]
+        m.on_progress("neighbourhoods", len(manifolds), len(pairs))
+        manifolds.append(manifold(x[:most], y[:most], NEIGHBOURS))
+    sample_pairs = len(pairs) - (m.limits.splits if m.splits_real else 1)
+    of_samples, of_floor = manifolds[:sample_pairs], manifolds[sample_pairs:]
 
     size, n, r = min(m.compared_count, most), len(m.sample_features), len(m.real_features)
 
     def of(name: str) -> dict[str, Any]:
         """Return the mean over pairs; its error is that of one pair, scaled to all samples and data."""
         both = []
-        for found, count in ((ours, n if m.splits_real else size * len(ours)), (floors, r if m.splits_real else size)):
-            values, errors = (np.array([getattr(one, part)[name] for one in found]) for part in ("values", "errors"))
-            few = float(np.var(values, ddof=1)) / len(values) if m.splits_real else 0.0  # from the number of splits
-            both += [float(values.mean()), float(np.mean(errors**2) * size / count + few) ** 0.5]
+        for group, count in (
+            (of_samples, n if m.splits_real else size * len(of_samples)),
+            (of_floor, r if m.splits_real else size),
+        ):
+            values, errors = (np.array([getattr(result, part)[name] for result in group]) for part in ("values", "errors"))
+            split_variance = float(np.var(values, ddof=1)) / len(values) if m.splits_real else 0.0
+            both += [float(values.mean()), float(np.mean(errors**2) * size / count + split_variance) ** 0.5]
         return score(*both)
 
     figures = {

@@ -69,28 +69,28 @@ class Evaluation:
     partial: bool = False
 
     def __repr__(self) -> str:
-        found = f"faults: {', '.join(self.flags)}" if self.flags else "no faults found"
-        return f"Evaluation({self.facts['run']!r}, {self.facts['samples']:,} samples, {found})"
+        faults = f"faults: {', '.join(self.flags)}" if self.flags else "no faults found"
+        return f"Evaluation({self.facts['run']!r}, {self.facts['samples']:,} samples, {faults})"
 
     def scores(self) -> Iterator[tuple[str, Mapping[str, Any]]]:
         """Yield the headline metrics by name, the primary one first."""
-        found = {section.name: section.figures for section in self.sections}
-        primary = found.get("quality", {}).get("primary_metric")
+        figures = {section.name: section.figures for section in self.sections}
+        primary = figures.get("quality", {}).get("primary_metric")
         for key, row in sorted(HEADLINE_METRICS.items(), key=lambda pair: pair[0] != primary):
-            figure = row.of(found)
+            figure = row.of(figures)
             if isinstance(figure, Mapping) and "value" in figure:
                 yield key, figure
 
     def figures(self) -> dict[str, Any]:
         """Return plain values: facts, verdict, headline metrics by name, and all sections."""
         first: dict[str, Any] = {}
-        for key, found in self.scores():
+        for key, score in self.scores():
             names = {"value": key, "error": f"{key}_error", "floor": f"{key}_floor", "floor_error": f"{key}_floor_error",
                      "gap_error": f"{key}_gap_error", "p_value": f"{key}_p_value"}  # fmt: skip
-            first |= {name: found[part] for part, name in names.items() if part in found}
+            first |= {name: score[part] for part, name in names.items() if part in score}
         sections = {section.name: dict(section.figures) for section in self.sections}
-        found = {"partial": self.partial, "verdict": list(self.verdict), "flags": list(self.flags)}
-        return {**self.facts, **found, **first, "sections": sections}
+        conclusions = {"partial": self.partial, "verdict": list(self.verdict), "flags": list(self.flags)}
+        return {**self.facts, **conclusions, **first, "sections": sections}
 
     def __getitem__(self, name: str) -> Any:
         """Return one of `figures()`."""
@@ -99,9 +99,9 @@ class Evaluation:
     def table(self) -> list[tuple[str, str, str]]:
         """Return the headline metrics, formatted: title, figure of the samples, figure of real data."""
         rows = []
-        for key, found in self.scores():
+        for key, score in self.scores():
             row = HEADLINE_METRICS[key]
-            rows.append((row.title, format_score(found, row.form), format_score(found, row.form, "floor")))
+            rows.append((row.title, format_score(score, row.form), format_score(score, row.form, "floor")))
         return rows
 
     def __str__(self) -> str:

@@ -44,19 +44,19 @@ def score(value: float, error: float | None = None, floor: float | None = None, 
     return {key: v for key, v in parts.items() if v is not None and math.isfinite(v)} | more
 
 
-def z_above_floor(found: Mapping[str, Any]) -> float:
+def z_above_floor(score: Mapping[str, Any]) -> float:
     """Return the distance of a score above its floor in standard errors."""
-    error = found.get("gap_error", math.hypot(found.get("error", 0.0), found.get("floor_error", 0.0)))
-    gap = found["value"] - found.get("floor", 0.0)
+    error = score.get("gap_error", math.hypot(score.get("error", 0.0), score.get("floor_error", 0.0)))
+    gap = score["value"] - score.get("floor", 0.0)
     return gap / error if error > 0 else math.copysign(math.inf, gap) if gap else 0.0
 
 
-def format_score(found: Mapping[str, Any], form: str = ".3g", of: str = "value") -> str:
+def format_score(score: Mapping[str, Any], form: str = ".3g", of: str = "value") -> str:
     """Return "value ± error" or "floor ± error"; an empty string if there is no such value."""
-    if of not in found:
+    if of not in score:
         return ""
-    error = found.get("error" if of == "value" else f"{of}_error")
-    return f"{found[of]:{form}}" + (f" ± {error:{'.2g' if form == '.3g' else form}}" if error is not None else "")
+    error = score.get("error" if of == "value" else f"{of}_error")
+    return f"{score[of]:{form}}" + (f" ± {error:{'.2g' if form == '.3g' else form}}" if error is not None else "")
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Sections in the order of their priority, as many as fit into the time."""
+"""Planned sections, measured by priority until the deadline."""
 
 from __future__ import annotations
 

@@ -47,13 +47,13 @@ def nll_section(run: Run, held: Dataset, quick: bool) -> ReportSection:
             texts.append(text[:left])
             left -= len(text)
     start, cpu_start = time.perf_counter(), time.process_time()
-    found = language_model(run).cost(texts)
-    figure = score(found.bits, found.error, unit=UNIT, n=found.characters, bits_per_byte=found.bits_per_byte,
-                   nats_per_token=found.nats / found.tokens, tokens=found.tokens, seconds=time.perf_counter() - start,
+    cost = language_model(run).cost(texts)
+    figure = score(cost.bits, cost.error, unit=UNIT, n=cost.characters, bits_per_byte=cost.bits_per_byte,
+                   nats_per_token=cost.nats / cost.tokens, tokens=cost.tokens, seconds=time.perf_counter() - start,
                    processor_seconds=time.process_time() - cpu_start)  # fmt: skip
-    verdict = f"The NLL of held-out text is {format_score(figure, '.3f')} {UNIT}, {found.bits_per_byte:.3f} bits per byte."
+    verdict = f"The NLL of held-out text is {format_score(figure, '.3f')} {UNIT}, {cost.bits_per_byte:.3f} bits per byte."
     notes = (
-        f"The NLL is exact: {found.characters:,} characters in {found.tokens:,} tokens, {figure['nats_per_token']:.4f} nats per"
+        f"The NLL is exact: {cost.characters:,} characters in {cost.tokens:,} tokens, {figure['nats_per_token']:.4f} nats per"
         " token given all earlier ones. The error is the standard error over pieces of 512 characters.",
     )
     return ReportSection(NAME, TITLE, (verdict,), notes, {"exact": figure})

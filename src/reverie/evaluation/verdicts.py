@@ -194,9 +194,9 @@ def find_faults(name: str, figures: Figures) -> tuple[str, ...]:
     return tuple(line for section, rule in RULES.values() if section == name and (line := rule(figures)))
 
 
-def differences(found: Mapping[str, Figures]) -> tuple[list[str], list[str]]:
+def differences(figures: Mapping[str, Figures]) -> tuple[list[str], list[str]]:
     """Return the headline metrics that are significantly worse than those of real data: large differences, and small ones."""
-    rows = [(row, row.of(found)) for row in HEADLINE_METRICS.values()]
+    rows = [(row, row.of(figures)) for row in HEADLINE_METRICS.values()]
     with_floor = [(row, figure) for row, figure in rows if figure is not None and {"floor", "error"} <= set(figure)]
 
     def is_worse(row: HeadlineMetric, figure: Figures) -> bool:

@@ -60,8 +60,8 @@ def frechet_bootstrap(x: Any, y: Any, resamples: int = 100, seed: int = 0) -> tu
     """Return the bootstrap standard error and 95% interval of the distance, resampling both sets.
 
     The interval is shifted by the bootstrap bias: fewer distinct points increase the distance.  It covers new samples of the
-    same count, not the limit of infinitely many.  Near the floor both are upper estimates, about twice too wide: the distance
-    is quadratic in the errors of the moments, to which a resample adds its own.
+    same count, not the limit of infinitely many.  Near the floor both are about twice too large: the distance is
+    quadratic in the errors of the moments, and resampling adds its own errors.
     """
     x, y = _features(x, "x"), _features(y, "y")
     random = np.random.default_rng(check_seed(seed))

@@ -35,14 +35,16 @@ def _neighbour_distance(distances: Tensor, k: int) -> Tensor:
     return distances.topk(k + 1, 1, largest=False).values[:, -1]
 
 
-def _figures(distances: Tensor, radii: Tensor, own: Tensor, k: int, count: int) -> Tensor:
+def _figures(distances: Tensor, radii: Tensor, own_distances: Tensor, k: int, count: int) -> Tensor:
     """Return the four figures of all samples, and without each of `count` groups in turn: (1 + count, 4).
 
-    across: (M real, N) distances; radii: (M,) of the real data; own: (N, N) distances.
+    distances: (M, N) from real data to samples; radii: (M,) of the real data; own_distances: (N, N) between
+    samples.
     """
-    groups = torch.arange(len(own), device=own.device) % max(1, count)
-    searched = k + 1 + (-(-len(own) // count) if count else 0)
-    near, index = own.topk(min(searched, len(own)), 1, largest=False)  # contain the k-th neighbour without any one group
+    groups = torch.arange(len(own_distances), device=own_distances.device) % max(1, count)
+    searched = k + 1 + (-(-len(own_distances) // count) if count else 0)
+    # enough neighbours to contain the k-th one if any group is left out
+    near, index = own_distances.topk(min(searched, len(own_distances)), 1, largest=False)
     inside = distances < radii[:, None]
     is_inside, balls = inside.any(0), inside.sum(0)
     closest = torch.stack([distances[:, groups == g].amin(1) for g in range(max(1, count))])

@@ -42,8 +42,8 @@ def error_with_new_samples(halves: float, null: float, null_halves: float, share
     samples; null, null_halves: the variances of real data at n and at share * n.  The excess over them is assumed linear
     in 1 / n.
     """
-    found: float = max(null + (halves - null_halves) * share, min(null, halves * share**2), 0.0)
-    return math.sqrt(found)
+    squared: float = max(null + (halves - null_halves) * share, min(null, halves * share**2), 0.0)
+    return math.sqrt(squared)
 
 
 def null_variance(n: int, m: int) -> float:
