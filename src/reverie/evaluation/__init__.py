@@ -1,1 +1,1 @@
-"""Honest measurement: what `reverie evaluate` measures, says and draws."""
+"""Evaluation of runs: metrics, verdicts, comparisons and reports."""

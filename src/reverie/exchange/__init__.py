@@ -1,1 +1,1 @@
-"""Models leave the house and come in: ONNX, one HTML page, diffusers, folders for a hub."""
+"""Export and import of models: ONNX files, HTML pages, diffusers folders and hub folders."""

@@ -189,7 +189,7 @@ def import_diffusers(folder: Path, out: Path, name: str, overwrite: bool) -> Run
     model = build_model(config)
     net = model.get_submodule("denoiser.net")
     net.load_state_dict({f"{prefix}{key}": tensor for key, tensor in tensors.items()})
-    return write_run(out, config, model, lambda place: None, overwrite)
+    return write_run(out, config, model, lambda run_folder: None, overwrite)
 
 
 def export_diffusers(run: Run, out: Path, overwrite: bool) -> Path:

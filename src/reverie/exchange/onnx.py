@@ -74,7 +74,7 @@ class Guided(nn.Module):
         return x0, eps, self.codec.decode(x0)
 
     def conditioning(self, cluster: Tensor, label: Tensor | None) -> Tensor:
-        """Return the clusters one-hot: (B, before + K), zero for none."""
+        """Return the one-hot clusters, (B, before + K), with zeros for no cluster."""
         visible = cluster if label is None else torch.where(label == NULL, NULL, cluster)
         return functional.pad((visible[:, None] == torch.arange(self.clusters)).float(), (self.before, 0))
 

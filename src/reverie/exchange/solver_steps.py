@@ -1,7 +1,7 @@
 """A sampler on a grid as a table of coefficients, for a loop without sampler code.
 
-Except for the adaptive one, a sampler is linear in its inputs: x at evaluation k is a sum of earlier estimates of x0 and eps
-and of noise draws, with weights that depend only on schedule and grid.  Running the sampler on unit vectors instead of
+All samplers except the adaptive one are linear in their inputs: x at evaluation k is a sum of earlier estimates of x0 and
+eps and of noise draws, with weights that depend only on schedule and grid.  Running the sampler on unit vectors instead of
 images yields them.
 """
 

@@ -1,1 +1,1 @@
-"""The run folder on disk, its configuration, and the run that samples from it."""
+"""Run folders, their configuration, and sampling from runs."""

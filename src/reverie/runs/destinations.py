@@ -47,20 +47,20 @@ def check_capacity(out: str | Path, n: int, shape: tuple[int, ...]) -> None:
     """Refuse more data of a shape, (D,) or (C, H, W), than a sheet or film can show."""
     if is_film(out):
         check_film(n, shape)
-    elif not is_streamed(out, shape) and kind_of(shape) == "images" and n > (most := max_on_sheet(shape[1], shape[2])):
+    elif not is_streamed(out, shape) and kind_of(shape) == "images" and n > (maximum := max_on_sheet(shape[1], shape[2])):
         bare = Path(out).with_suffix("")
         raise UserError(
-            f"{out} cannot show {n:,} images: a sheet has at most {most:,} of {shape[1]}x{shape[2]} pixels; "
+            f"{out} cannot show {n:,} images: a sheet has at most {maximum:,} of {shape[1]}x{shape[2]} pixels; "
             f"use a smaller -n, a folder (--out {bare}/) or an array (--out {bare}.npy)"
         )
 
 
 def check_film(n: int, shape: tuple[int, ...]) -> None:
     """Refuse a film whose frames do not fit into memory."""
-    if n > (most := max_film_samples(shape)):
+    if n > (maximum := max_film_samples(shape)):
         what = f"images of {shape[1]}x{shape[2]} pixels" if kind_of(shape) == "images" else kind_of(shape)
         raise UserError(
-            f"a film shows at most {most:,} {what}, as its frames are in memory, got {n:,}; use a smaller -n, "
+            f"a film shows at most {maximum:,} {what}, as its frames are in memory, got {n:,}; use a smaller -n, "
             "or write the samples only, as a folder or as X.npy"
         )
 

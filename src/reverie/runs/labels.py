@@ -30,12 +30,12 @@ def read_label(label: str | int, names: Sequence[str]) -> Composition:
         return Composition((names.index(label),), (1.0,))
     parts, rest = [], label
     while rest:
-        known = next((name for name in sorted(names, key=len, reverse=True) if rest.startswith(f"{name}:")), None)
-        found = WEIGHT.match(rest, len(known) + 1) if known is not None else PART.match(rest)
-        if found is None:
+        prefix = next((name for name in sorted(names, key=len, reverse=True) if rest.startswith(f"{name}:")), None)
+        match = WEIGHT.match(rest, len(prefix) + 1) if prefix is not None else PART.match(rest)
+        if match is None:
             raise unknown(label, (*names, "all"), "label")
-        parts.append((known if known is not None else found[1].strip(), float(found[found.lastindex or 1])))
-        rest = rest[found.end() :]
+        parts.append((prefix if prefix is not None else match[1].strip(), float(match[match.lastindex or 1])))
+        rest = rest[match.end() :]
     if not parts:
         raise unknown(label, (*names, "all"), "label")
     if wrong := [name for name, _ in parts if name not in names]:

@@ -82,8 +82,8 @@ class Run(TrainedRun):
     def chosen_sampling(self, options: Mapping[str, Any], steered: bool = False) -> SamplerChoice:
         """Return sampler, steps and time grid: those of the options, the record, or the defaults."""
         recorded = self.record.choice if self.record is not None else None
-        given = {**options, "steer": steered or options.get("steer")}
-        return chosen_sampling(self.config.data.shape, given, self.profile, recorded)
+        combined = {**options, "steer": steered or options.get("steer")}
+        return chosen_sampling(self.config.data.shape, combined, self.profile, recorded)
 
     def explain_sampling(self, options: Mapping[str, Any]) -> str:
         """Describe the sampling with these options and the reason."""
@@ -103,22 +103,22 @@ class Run(TrainedRun):
         """Return the sampler and the time grid of the options; refuse invalid combinations."""
         self.check_options(options)
         sampler, steps, grid = self.chosen_sampling(options)
-        given = {**options, "sampler": sampler, "steps": steps, "grid": grid}
-        return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, given, self.profile)
+        combined = {**options, "sampler": sampler, "steps": steps, "grid": grid}
+        return build_sampling(self.config.data.shape, self.diffusion.denoiser.schedule, combined, self.profile)
 
     def with_defaults(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the options of the run's family, with recorded values for those not given."""
-        own = {key: value for key, value in options.items() if key in self.config.model_family.options}
+        combined = {key: value for key, value in options.items() if key in self.config.model_family.options}
         if "sampler" not in self.config.model_family.options:
-            return own
-        own |= dict(zip(("sampler", "steps", "grid"), self.chosen_sampling(own), strict=True))
-        if any(own.get(key) is not None for key in STEERING):
-            return own
-        if own.get("autoguidance") is None:
-            own["autoguidance"] = self.autoguidance
-        if own.get("precision") is None and self.record is not None:
-            own["precision"] = self.record.precision
-        return own
+            return combined
+        combined |= dict(zip(("sampler", "steps", "grid"), self.chosen_sampling(combined), strict=True))
+        if any(combined.get(key) is not None for key in STEERING):
+            return combined
+        if combined.get("autoguidance") is None:
+            combined["autoguidance"] = self.autoguidance
+        if combined.get("precision") is None and self.record is not None:
+            combined["precision"] = self.record.precision
+        return combined
 
     @renamed_options
     def frames(
@@ -136,15 +136,17 @@ class Run(TrainedRun):
         steer and origin: as in `Diffusion.sample`; times: a time grid instead of that of the options.
         """
         check_count(n)
-        given: dict[str, Any] = {**options, "steer": steer, "origin": origin, "times": times}
-        self.check_options(given)
-        given = with_guidance(given)
+        combined: dict[str, Any] = {**options, "steer": steer, "origin": origin, "times": times}
+        self.check_options(combined)
+        combined = with_guidance(combined)
         seeds = image_seeds(options.get("seed", 0), n, first)
-        cond, weights = self.condition(given, n, first), self.weights(given)
+        cond, weights = self.condition(combined, n, first), self.weights(combined)
         if first == 0:  # once for all batches
             self.model.warn()
-        own = self.with_defaults(given)
-        return self.model.frames(SamplingInputs(seeds, cond, weights, own, self.classifier, self.early, self.mean_error))
+        with_defaults = self.with_defaults(combined)
+        return self.model.frames(
+            SamplingInputs(seeds, cond, weights, with_defaults, self.classifier, self.early, self.mean_error)
+        )
 
     @property
     def profile(self) -> SamplingProfile:
@@ -195,8 +197,10 @@ class Run(TrainedRun):
 
     def guidance(self, options: Options) -> Steer:
         """Return the guidance of the options as a wrapper of denoisers; refuse invalid combinations."""
-        given = with_guidance(options)
-        return build_guidance(self.kind, self.conditional, given, self.weights(given), self.classifier, self._early_denoiser)
+        combined = with_guidance(options)
+        return build_guidance(
+            self.kind, self.conditional, combined, self.weights(combined), self.classifier, self._early_denoiser
+        )
 
     def classifier(self) -> Classifier:
         """Return the noise-aware classifier of the run, see `reverie train-classifier`."""
@@ -299,8 +303,8 @@ class Run(TrainedRun):
         if not isinstance(model, LanguageModel):
             raise UserError(f"{self.path} is a run of {self.kind}; generating text needs a run of text")
         check_first(first)
-        given, done = options.get("length"), 0
-        length = model.shape[0] if given is None else given
+        requested, done = options.get("length"), 0
+        length = model.shape[0] if requested is None else requested
         yield options.get("prompt") or ""
         tokens = list[int]()
         for frame in self.frames(1, first, **options):

@@ -65,8 +65,8 @@ def plain(value: Any) -> str:
         case dict():
             return _join_items([f"{visible(str(k))} {plain(v)}" for k, v in value.items()], ", ")
         case list() | tuple():
-            joint = "; " if any(isinstance(v, dict) for v in value) else ", "
-            return _join_items([plain(v) for v in value], joint)
+            separator = "; " if any(isinstance(v, dict) for v in value) else ", "
+            return _join_items([plain(v) for v in value], separator)
         case None:
             return "unknown"
         case bool():
@@ -77,10 +77,10 @@ def plain(value: Any) -> str:
             return visible(str(value))
 
 
-def _join_items(words: list[str], joint: str) -> str:
+def _join_items(words: list[str], separator: str) -> str:
     """Join words, at most MAX_ITEMS; --json prints all."""
     rest = [f"and {len(words) - MAX_ITEMS:,} more"] if len(words) > MAX_ITEMS + 1 else []
-    return joint.join(words[: MAX_ITEMS if rest else None] + rest) or "none"
+    return separator.join(words[: MAX_ITEMS if rest else None] + rest) or "none"
 
 
 class Screen:

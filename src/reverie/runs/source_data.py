@@ -25,15 +25,15 @@ CHOSEN = {"fit": "fit", "labels": "labels_by"}  # option that `load_data` may ch
 
 def reading_options(options: Mapping[str, Any], dataset: Dataset) -> Reading:
     """Return the reading options to store in a run, with chosen values instead of auto."""
-    given = {key: options[key] for key in STORED_OPTIONS if options.get(key) is not None and options[key] != "auto"}
-    if "data_dir" in given:
-        given["data_dir"] = storable(str(expanded(given["data_dir"]).resolve()))
-    if "pairs" in given and "," not in given["pairs"]:  # a file, not columns
-        given["pairs"] = storable(str(expanded(given["pairs"]).resolve()))
-    if not isinstance(given.get("columns", ""), str):
-        given["columns"] = joined_columns(given["columns"])
+    stored = {key: options[key] for key in STORED_OPTIONS if options.get(key) is not None and options[key] != "auto"}
+    if "data_dir" in stored:
+        stored["data_dir"] = storable(str(expanded(stored["data_dir"]).resolve()))
+    if "pairs" in stored and "," not in stored["pairs"]:  # a file, not columns
+        stored["pairs"] = storable(str(expanded(stored["pairs"]).resolve()))
+    if not isinstance(stored.get("columns", ""), str):
+        stored["columns"] = joined_columns(stored["columns"])
     chosen = {key: dataset.report[name] for key, name in CHOSEN.items() if name in dataset.report}
-    return cast(Reading, {**chosen, **given})  # checked by the schema of the configuration
+    return cast(Reading, {**chosen, **stored})  # checked by the schema of the configuration
 
 
 def _stored_options(config: DataConfig) -> dict[str, Any]:

@@ -82,8 +82,8 @@ class Step:
     def as_rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows of metrics.jsonl: the report and each finding."""
         if self.loss is not None:
-            own = {key: value for key, value in asdict(self).items() if key not in ("findings", "others", "stage")}
-            row = {key: value for key, value in {**self.others, **own}.items() if value not in (None, ()) and _finite(value)}
+            values = {key: value for key, value in asdict(self).items() if key not in ("findings", "others", "stage")}
+            row = {key: value for key, value in {**self.others, **values}.items() if value not in (None, ()) and _finite(value)}
             if "held_out" not in row:
                 row = {key: value for key, value in row.items() if key not in CHECK_KEYS}
             if "held_out_levels" not in row:
@@ -141,6 +141,8 @@ def report(
 ) -> Step:  # fmt: skip
     """Return the report of a step with the metrics of a check, including those of the family."""
     names = {f.name for f in fields(Step)}
-    own = {key: value for key, value in figures.items() if key in names}
+    common = {key: value for key, value in figures.items() if key in names}
     others = {key: value for key, value in figures.items() if key not in names}
-    return Step(i, fraction, seconds, per_second, loss, learning_rate, waited=waited, others=others, finishing=finishing, **own)
+    return Step(
+        i, fraction, seconds, per_second, loss, learning_rate, waited=waited, others=others, finishing=finishing, **common
+    )

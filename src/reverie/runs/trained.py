@@ -92,8 +92,8 @@ class TrainedRun:
     def check_options(self, options: Mapping[str, Any]) -> None:
         """Refuse unknown sampling options, and options that the family of the run does not have."""
         defaults = {**OPTIONS, **TEXT_OPTIONS}
-        known = {**defaults, **dict.fromkeys(("label", "seed", *CONDITION_OPTIONS))}
-        if invalid := sorted(set(options) - set(known)):
+        names = {**defaults, **dict.fromkeys(("label", "seed", *CONDITION_OPTIONS))}
+        if invalid := sorted(set(options) - set(names)):
             raise unknown(invalid[0], Options.__annotations__, "option of sampling")
         supported = self.config.model_family.options
         if "captions" in self.config.model_family.capabilities:  # which `condition` reads
