@@ -1,1 +1,1 @@
-"""Verbs that draw something wanted: edit, invert, interpolate, illusion, inpaint, restore."""
+"""Steered sampling: editing, inversion, interpolation, illusions, inpainting and restoration."""
