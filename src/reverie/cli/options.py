@@ -73,7 +73,7 @@ DataDirOption = Annotated[Path | None, option(DATA_DIR, "--data-dir", default="$
 MovedDataOption = Annotated[
     str | None, option("Present path of the run's data, if moved or renamed", "--data", default="as in the run", metavar="PATH")
 ]
-StrictOption = Annotated[bool, option("Refuse data with broken files instead of skipping these", "--strict")]
+StrictOption = Annotated[bool, option("Refuse data with broken files instead of skipping them", "--strict")]
 AdapterOption = Annotated[
     list[str] | None,
     option(
@@ -105,7 +105,7 @@ ColumnsOption = Annotated[
 ]  # fmt: skip
 StepsOrAuto = Annotated[
     str | None,
-    option("Times of the grid, most samplers evaluate the network once at each; auto also prints the choice and its reason",
+    option("Number of grid times; most samplers evaluate the network once at each; auto also prints the choice and its reason",
            "--steps", default="as the run recorded", metavar="N|auto"),
 ]  # fmt: skip
 
@@ -145,7 +145,7 @@ def _sampling(
     ] = None,
     guidance_rescale: Annotated[
         float,
-        option("Share, 0 to 1, by which the contrast returns to that without guidance", "--guidance-rescale", metavar="SHARE"),
+        option("Strength, 0 to 1, of rescaling the contrast to that without guidance", "--guidance-rescale", metavar="SHARE"),
     ] = 0.0,
     classifier_guidance: Annotated[
         float, option("Scale of the classifier's gradient; 0 is none", "--classifier-guidance", metavar="SCALE")
@@ -160,7 +160,8 @@ def _sampling(
     ] = None,
     steps: Annotated[
         int | None,
-        option("Times of the grid; most samplers evaluate the network once at each", "--steps", default=RECORDED, metavar="N"),
+        option("Number of grid times; most samplers evaluate the network once at each", "--steps", default=RECORDED,
+               metavar="N"),
     ] = None,
     grid: Annotated[
         str | None,
@@ -171,7 +172,7 @@ def _sampling(
     ] = None,
     seed: SeedOption = 0,
 ) -> None:  # fmt: skip
-    """Hold the options of sampling, those of `reverie.runs.sampling_options.Options`, with their defaults."""
+    """Declare the options of sampling, those of `reverie.runs.sampling_options.Options`, with their defaults."""
 
 
 def _writing(
@@ -194,7 +195,7 @@ def _writing(
         option("Width of a beam search for answers; prints the most likely ones", "--beams", default="no search", metavar="N"),
     ] = None,
 ) -> None:  # fmt: skip
-    """Hold the options of sampling text."""
+    """Declare the options of sampling text."""
 
 
 def _training(
@@ -212,7 +213,7 @@ def _training(
     epochs: Annotated[float | None, option("Length in passes over the data", "--epochs", default=PLANNED, metavar="N")] = None,
     until: Annotated[
         str | None,
-        option("Early stopping: converged stops within --minutes when no figure improves", "--until", default="end",
+        option("Early stopping: converged stops within --minutes when no metric improves", "--until", default="end",
                metavar="CONDITION"),
     ] = None,
     clock: ClockOption = None,
@@ -364,7 +365,7 @@ def _training(
     overwrite: OverwriteRunOption = False,
     tensorboard: Annotated[bool, option("Write TensorBoard events as well", "--tensorboard")] = False,
 ) -> None:  # fmt: skip
-    """Hold the options of training by the names of `reverie.train`; None and False are not passed on."""
+    """Declare the options of training by the names of `reverie.train`; None and False are omitted from the call."""
 
 
 def options_of_training() -> dict[str, inspect.Parameter]:

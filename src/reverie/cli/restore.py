@@ -70,7 +70,7 @@ def inpaint(
     quiet: QuietOption = False,
     **options: Any,
 ) -> None:  # fmt: skip
-    """Inpaint: sample the white pixels of a mask several times; the known pixels keep their bits."""
+    """Inpaint: sample the white pixels of a mask several times; the known pixels stay unchanged."""
     screen = screen_for(json, quiet)
     from reverie import api
 

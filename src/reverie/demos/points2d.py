@@ -101,7 +101,7 @@ def field(
 
 
 def density(run: Run, data: Dataset, image: np.ndarray | None, label: str) -> dict[str, Any]:
-    """Return the density by the probability flow at the centres of a grid of cells, in user units, behind some data."""
+    """Return the density by the probability flow at the centres of grid cells, in user units, with some data."""
     check_points2d(run)
     limits, _ = _grid(run, data, run.diffusion.denoiser.schedule.t_min, CELLS)
     (x, width), (y, height) = (_cell_centres(low, high) for low, high in limits)

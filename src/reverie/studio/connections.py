@@ -14,7 +14,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 MAX_UNAUTHENTICATED = 384  # connections; beyond it, the oldest one of the peer with the most connections is closed
 HEADER_TIMEOUT = 10.0  # seconds until the first authenticated request
 TABLES = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
-ESTABLISHED, ROOT = "01", 0  # state of a connection; user id of root, who can read all files anyway
+ESTABLISHED, ROOT = "01", 0  # state of a connection; user id of root, which can read all files
 
 
 class LimitedProtocol(H11Protocol):

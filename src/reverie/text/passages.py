@@ -1,4 +1,4 @@
-"""Substrings that texts share: the longest common substring, and the share of novel n-grams."""
+"""Substrings shared by texts: the longest common substring, and the share of novel n-grams."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-MAX_PASSAGE = 1024  # maximum length of a common substring
+MAX_PASSAGE = 1024  # maximum length of a reported common substring
 
 
 class Passages:
@@ -39,7 +39,7 @@ class Passages:
         shift = min(length - size, len(ranks_at_level))
         return ranks_at_level[: len(ranks_at_level) - shift] * (int(ranks_at_level.max()) + 1) + ranks_at_level[shift:]
 
-    def found(self, length: int) -> list[np.ndarray]:
+    def occurrences(self, length: int) -> list[np.ndarray]:
         """Return for each text whether its substring of this length at each position occurs in the corpus, as bool arrays."""
         keys = self._keys(length)
         present = np.sort(keys[: max(0, self.count - length + 1)])
@@ -62,7 +62,7 @@ class Passages:
         while (low < high).any():
             middle = (low + high + 1) // 2
             for length in np.unique(middle[low < high]):
-                hits = self.found(int(length))
+                hits = self.occurrences(int(length))
                 for k in np.flatnonzero((low < high) & (middle == length)):
                     if hits[k].any():
                         low[k] = length
@@ -72,4 +72,4 @@ class Passages:
 
     def novel(self, length: int) -> np.ndarray:
         """Return the share of each text's n-grams that the corpus lacks: (n,); NaN for shorter texts.  length: n."""
-        return np.array([1 - float(hit.mean()) if len(hit) else np.nan for hit in self.found(length)])
+        return np.array([1 - float(hit.mean()) if len(hit) else np.nan for hit in self.occurrences(length)])

@@ -93,16 +93,16 @@ class CharacterTokenizer(Tokenizer):
         if list(alphabet) != sorted(set(alphabet)) or any(ord(c) in SURROGATES for c in alphabet):
             raise UserError("the alphabet of a tokenizer must contain distinct characters sorted by code point")
         self.alphabet = alphabet
-        self.known = codes_of(alphabet)
+        self.alphabet_codes = codes_of(alphabet)
         self.pieces = (b"", *(b"" for _ in range(NIBBLES)), *map(utf8, alphabet))
 
     def _lookup(self, text: str) -> tuple[np.ndarray, np.ndarray]:
         """Return the index of each character in the alphabet, and whether the alphabet contains it."""
         codes = codes_of(text)
-        if not len(self.known):
+        if not len(self.alphabet_codes):
             return np.zeros(len(codes), np.int64), np.zeros(len(codes), bool)
-        index = np.searchsorted(self.known, codes).clip(max=len(self.known) - 1)
-        return index, self.known[index] == codes
+        index = np.searchsorted(self.alphabet_codes, codes).clip(max=len(self.alphabet_codes) - 1)
+        return index, self.alphabet_codes[index] == codes
 
     def encode(self, text: str) -> Ids:
         """Return the tokens of a text."""

@@ -92,7 +92,7 @@ def recorded_jacobian(f: Function, x: Tensor, plan: Coloring | None = None) -> C
 
     It avoids the dispatch overhead of torch.func, which dominates for a small f.  f must perform the same operations for every
     x of this shape, without branches on values.  The recording refers to the tensors in f's closure: an in-place change of them
-    has an effect, rebinding their names has none.
+    takes effect, rebinding their names does not.
     """
     plan = color(detect(f, x)) if plan is None else plan
     _check_plan(plan, x, GENERAL_PROBLEMS)

@@ -78,7 +78,7 @@ def _smallest_last(graph: Graph, n: int, seed: int) -> np.ndarray:
 
 
 def _incidence_degree(graph: Graph, n: int, seed: int) -> np.ndarray:
-    """Return the vertices, each time the one with the most neighbours already chosen."""
+    """Repeatedly choose the vertex with the most neighbours already chosen."""
     return _buckets(graph(), np.zeros(n, np.int64))
 
 
