@@ -18,8 +18,8 @@ from reverie.evaluation.report_section import ReportSection
 from reverie.evaluation.scores import format_score, score
 from reverie.runs.run import Run
 
-MAX_HELD_OUT = 2048  # held-out data
-DRAWS = 16  # of dequantization noise, for all families that need it
+MAX_HELD_OUT = 2048  # maximum number of held-out data
+DRAWS = 16  # draws of dequantization noise per datum
 
 
 def _dequantised_log_prob(run: Run, x: Tensor, labels: Tensor | None, seed: int, first: LogProb) -> Tensor:

@@ -7,7 +7,7 @@ from reverie.families.flow.model import TIMED, Flow
 from reverie.runs.run import Run
 
 NAME, TITLE = "flow_speed", "Speed of the flow"
-SLOWER = 3.0  # ratio from which sampling is reported as slower
+SLOWER = 3.0  # ratio of the times above which sampling is reported as slower
 
 
 def flow_speed_section(run: Run) -> ReportSection | None:

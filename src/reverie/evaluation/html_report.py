@@ -17,7 +17,7 @@ SUFFIXES = (".html", ".htm")
 NOT_COMPUTABLE = "not_computable"
 PLAIN_NUMBERS = ("seed", "seeds", "year")  # names, not amounts, so without thousands separators
 DETAILS = ("p_value", "n", "samples", "seed")  # follow a figure, in this order
-MEASURED = {"value", "error", "unit", "floor", "floor_error", "gap_error", *DETAILS}  # keys of a figure that fits on a line
+MEASURED = {"value", "error", "unit", "floor", "floor_error", "gap_error", *DETAILS}  # the keys of a figure on one line
 MAGIC = {b"\x89PNG": "png", b"\xff\xd8": "jpeg", b"GIF8": "gif"}
 
 STYLE = """

@@ -42,7 +42,7 @@ from reverie.transport import sinkhorn_divergence, sliced_wasserstein
 SHOWN, PAIRS = 48, 10
 MAX_HELD_OUT = 2000  # maximum number of held-out data whose neighbours are searched
 MIN_HELD_OUT, LEFT_OUT = 50, 500  # with fewer held-out data, the floor is leave-one-out on at most LEFT_OUT training data
-BLOCKS = 4  # of points, whose Sinkhorn divergences are averaged
+BLOCKS = 4  # blocks of points, whose Sinkhorn divergences are averaged
 BLOCK_POINTS = 500
 
 

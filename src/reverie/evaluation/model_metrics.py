@@ -36,7 +36,7 @@ from reverie.runs.sampling_options import Options
 from reverie.transport import sliced_wasserstein
 
 TIMED = 32  # samples for timing the network
-CHUNKS = 4  # of a set of points; their standard deviation gives the error of the distance
+CHUNKS = 4  # parts of a set of points, whose standard deviation gives the error of the distance
 
 
 def _quality(m: EvaluationData) -> tuple[str, Callable[[Samples], tuple[float, float | None]], tuple[float, float]]:

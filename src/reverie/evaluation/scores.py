@@ -20,7 +20,7 @@ def familywise_threshold(rows: int = 1, sides: int = 1) -> float:
     return NormalDist().inv_cdf(1 - SIGNIFICANCE / (rows * sides))
 
 
-FLOOR_THRESHOLD = familywise_threshold()  # of a single comparison with the floor, in standard errors
+FLOOR_THRESHOLD = familywise_threshold()  # in standard errors, for a single comparison with the floor
 
 
 @cache

@@ -20,13 +20,13 @@ Figures = Mapping[str, Any]
 
 LOW_SHARE = 0.5  # of the floor's precision, recall or coverage: below it is a fault
 NOTABLE_SHARE = 0.85  # of the floor: below it is a large difference, though no fault
-DISTINCT = 0.75  # accuracy of the two-sample classifier: above it is a large difference
+NOTABLE_ACCURACY = 0.75  # accuracy of the two-sample classifier: above it is a large difference
 BLURRED, NOISY = 0.75, 1.35  # detail relative to data
 COPIED = 0.01  # excess share of copies that is a fault
 COPIED_PASSAGE = 1.5  # times the longest passage that held-out text shares with the training text
 COLLAPSED = 0.5  # share of repeated samples that counts as mode collapse
 UNRELIABLE_KID = 0.05  # floor or error of KID above which a slight blur would go unnoticed
-DISTINGUISHABLE = 0.9  # accuracy of the two-sample classifier that is a fault
+FAULTY_ACCURACY = 0.9  # accuracy of the two-sample classifier that is a fault
 
 
 def _low(f: Figures, *names: str) -> str:
@@ -101,7 +101,7 @@ def inconclusive(f: Figures) -> str | None:
 def distinguishable(f: Figures) -> str | None:
     """Samples that a logistic classifier distinguishes from data."""
     t = f["two_sample_accuracy"]
-    if t["value"] < DISTINGUISHABLE or t["p_value"] > 0.01:
+    if t["value"] < FAULTY_ACCURACY or t["p_value"] > 0.01:
         return None
     return f"a logistic classifier distinguishes samples from data with accuracy {t['value']:.0%} (chance: 50%)"
 
@@ -207,7 +207,7 @@ def differences(figures: Mapping[str, Figures]) -> tuple[list[str], list[str]]:
 
     def is_large(row: HeadlineMetric, figure: Figures) -> bool:
         if row.name == "two_sample_accuracy":
-            return bool(figure["value"] > DISTINCT)
+            return bool(figure["value"] > NOTABLE_ACCURACY)
         low = bool(figure["value"] < NOTABLE_SHARE * figure["floor"])
         if row.better == "high":
             return low

@@ -36,7 +36,7 @@ MAX_BYTES = 200 * 2**20  # of weights; browsers cannot load more
 # Samplers and numbers of steps that the page offers in addition to the requested one, and the grid of inpainting (RePaint).
 OFFERED = (("ddim", (5, 10, 20, 40)), ("ddpm", (20, 40, 80)), ("dpm++sde", (12, 20)), ("dpm++2m", (8, 16)))
 PAINTING = {"sampler": "ddpm", "steps": 30, "grid": "zigzag:jump=6,repeats=3"}
-DIGITS = 9  # significant digits of the numbers in a table, more than those of float32
+DIGITS = 9  # significant digits in a table; float32 needs no more
 # The page may only run its own code: no network access, other files, forms or frames.
 POLICY = (
     "default-src 'none'; script-src {scripts} 'wasm-unsafe-eval'; style-src {styles}; worker-src blob:; img-src data: blob:;"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from reverie.runs.step import Step
 
 EVERY = 10.0  # seconds between progress lines without a terminal
-FRESH = 1.25  # the held-out loss is shown up to this multiple of the step of its check
+RECENT = 1.25  # the held-out loss is shown until this multiple of the step at which it was measured
 FINISHING = 3.0  # without a terminal, stages are logged while more seconds than this are left
 MAX_ITEMS = 32  # largest number of items in a line of a table
 NOTE = 74  # width limit of a progress note, to fit 80 columns with a bar or percentage
@@ -151,7 +151,7 @@ class Screen:
                 if step.loss is None:
                     continue
                 check = step if step.held_out is not None else check
-                is_recent = check is not None and step.i <= FRESH * check.i
+                is_recent = check is not None and step.i <= RECENT * check.i
                 note = progress_note(step, check if is_recent else None)
                 bar.update(task, completed=step.fraction, note=note)
                 if bar.disable and (time.monotonic() - logged > EVERY or (step.fraction >= 1 and step.seconds > EVERY)):

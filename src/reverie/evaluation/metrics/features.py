@@ -21,7 +21,7 @@ from reverie.data.classifiers import cached_classifier, can_classify, label_clas
 from reverie.nets import efficientnet
 from reverie.nets.lenet import LeNet
 
-MAX_NUMBERS = 256  # of an image as raw pixels
+MAX_NUMBERS = 256  # maximum number of features `pixels`
 BATCH = 500
 GENERAL_BATCH = 32  # activations stay in the cache of the CPU; larger batches are slower per image
 # Minimum accuracy of a classifier whose features are used, and the minimum after subtracting two standard errors.

@@ -1,5 +1,5 @@
 // The networks of reverie/nets for one image, or for a batch of points, on the memory of the kernel.
-// A map is {at, c, h, w}: c planes of h x w floats from offset `at` on.  Points are a map of D channels, one column for each.
+// A feature map is {at, c, h, w}: c planes of h x w floats at offset `at`.  Points are a map of D channels, with one column per point.
 
 const LEVEL_SCALE = 20, LEVEL_LIMIT = 14, EPSILON = 1e-5;
 const silu = (x) => x / (1 + Math.exp(-x));
