@@ -87,7 +87,7 @@ def hvp(f: Scalar, x: Tensors, v: Tensors, mode: str = "forward-on-reverse") -> 
     """Return the Hessian-vector product H v at x, with the structure of x.
 
     Forward on reverse is the derivative of the gradient along v; reverse on forward the gradient of the derivative along v;
-    reverse on reverse the gradient of v . gradient; forward on forward gives one number w^T H v at a time.
+    reverse on reverse the gradient of v . gradient; forward on forward computes one number w^T H v at a time.
     """
     check_scalar(f, x)
     return pick(PRODUCTS, mode, "combination of modes")(f, x, v)

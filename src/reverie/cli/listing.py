@@ -49,7 +49,7 @@ def _plain(value: Any) -> Any:
 
 
 def _format_options(options: Mapping[str, Any]) -> str:
-    """Return options with their defaults, and then those without one."""
+    """Return options with their defaults, followed by those without one."""
 
     def value(v: Any) -> str:
         return f"[{','.join(map(str, v))}]" if isinstance(v, tuple | list) else str(v)

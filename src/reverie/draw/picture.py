@@ -82,7 +82,7 @@ def figure(width: float, height: float, margins: Mapping[str, float] | None = No
 
 
 def pixels(fig: Figure) -> np.ndarray:
-    """Return a figure as (H, W, 3) uint8; its layout is computed once, so that all frames of a film have the same margins."""
+    """Return a figure as (H, W, 3) uint8; the layout is computed once, so that all frames of a film have equal margins."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     canvas = fig.canvas

@@ -180,7 +180,7 @@ def _linear(kernel: Kernel, x: Points, y: Points) -> MMD:
     x1, x2, y1, y2 = x[0 : 2 * pairs : 2], x[1 : 2 * pairs : 2], y[0 : 2 * pairs : 2], y[1 : 2 * pairs : 2]
     h = kernel.pairs(x1, x2) + kernel.pairs(y1, y2) - kernel.pairs(x1, y2) - kernel.pairs(x2, y1)
     error = float(h.detach().cpu().double().std() / pairs**0.5)
-    return MMD(h.mean(), error, error, error, 2 * pairs, 2 * pairs)  # every h has its own y, so y cannot be fixed
+    return MMD(h.mean(), error, error, error, 2 * pairs, 2 * pairs)  # each h uses different y, so there is no error given y
 
 
 ESTIMATORS: dict[str, Callable[[Kernel, Any, Any], MMD]] = {

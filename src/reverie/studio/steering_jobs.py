@@ -36,7 +36,7 @@ def _channels_last(x: np.ndarray) -> np.ndarray:
 
 
 def _std_image(std: np.ndarray) -> str:
-    """Return a standard deviation as an image, white at the maximum.  std: (H, W[, C])."""
+    """Return standard deviations as an image, white at the maximum.  std: (H, W[, C])."""
     grey = std if std.ndim == 2 else np.sqrt((std**2).mean(-1))
     return png_url(to_uint8(grey / max(float(grey.max()), 1e-3)))
 

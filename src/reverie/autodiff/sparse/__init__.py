@@ -1,4 +1,4 @@
-"""Sparse derivatives: detect a pattern, colour it, multiply few times, decompress."""
+"""Sparse derivatives: detect a pattern, colour it, compute few products, decompress."""
 
 from reverie.autodiff.sparse.check import (
     check,

@@ -15,7 +15,7 @@ from reverie.autodiff.sparse.path import Detected
 from reverie.autodiff.sparse.recover import Recovery, recovery
 from reverie.base.errors import UserError, pick
 
-UNCOLORED = -1  # of a row or column without a product
+UNCOLORED = -1  # colour of a row or column without a product
 
 
 @dataclass(frozen=True, eq=False)

@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from reverie.base.errors import UserError
 
-SCALARS = ("number", "float")  # types of arguments that affect values only
+SCALARS = ("number", "float")  # types of arguments that affect only values
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""Dependency tracing: which inputs each number of a computation depends on, from the operations that torch dispatches."""
+"""Dependency tracing: the inputs on which each number of a computation depends, from the operations that torch dispatches."""
 
 from __future__ import annotations
 
