@@ -177,22 +177,22 @@ def restore(
     return result
 
 
-def known_part(codec: Codec, truth: Tensor, seen: Tensor, by_replacing: bool) -> tuple[Measurement, Tensor]:
+def known_part(codec: Codec, truth: Tensor, known: Tensor, by_replacing: bool) -> tuple[Measurement, Tensor]:
     """Return the measurement in model units of the known numbers of a datum, and its value (1, count).
 
     With a codec whose codes depend on many numbers each, a gradient method compares the known numbers after decoding; a
     replacement method replaces only the codes of entirely known cells, encoded with 0.5 for unknown numbers.  truth,
-    seen: of one datum, in user units.
+    known: of one datum, in user units.
     """
     if not codec.lossy:
-        return Keep(seen), Keep(seen)(codec.encode(truth[None]))
+        return Keep(known), Keep(known)(codec.encode(truth[None]))
     if not by_replacing:
-        keep = Keep(seen)
+        keep = Keep(known)
         return lambda z: keep(codec.picture(z)), keep(codec.units.encode(truth[None]))
-    cells = Keep(codec.known_cells(seen))
+    cells = Keep(codec.known_cells(known))
     if not cells.known.any():
         raise UserError("the mask leaves no code of the autoencoder entirely known; use --method dps")
-    return cells, cells(codec.encode(torch.where(seen, truth, 0.5)[None]))
+    return cells, cells(codec.encode(torch.where(known, truth, 0.5)[None]))
 
 
 def _complete(

@@ -97,7 +97,7 @@ class ClassifierTraining:
         (optimizer,) = adamw(classifier, RATE, DECAY)
         loader = reader(self.train, BATCH, self.seed)
         device = device_of(classifier)
-        begun = reported = time.monotonic()
+        start = reported = time.monotonic()
         i = reported_at = 0
         fraction, total, count = 0.0, 0.0, 0
         while fraction < 1 and not stop():
@@ -113,13 +113,13 @@ class ClassifierTraining:
             i += 1
             total, count = total + float(batch_loss.detach()), count + 1
             now = time.monotonic()
-            fraction = min(1.0, i / self.steps if self.steps else (now - begun) / (60 * (self.minutes or 1)))
+            fraction = min(1.0, i / self.steps if self.steps else (now - start) / (60 * (self.minutes or 1)))
             if now - reported < REPORT_SECONDS and fraction < 1 and not stop():
                 continue
             if not math.isfinite(total):
                 raise UserError(f"the loss of the classifier became {total} at step {i}; remove NaN from the data")
             speed = (i - reported_at) / max(now - reported, 1e-9)
-            yield Step(i, fraction, now - begun, speed, total / count, rate)
+            yield Step(i, fraction, now - start, speed, total / count, rate)
             total, count, reported, reported_at = 0.0, 0, time.monotonic(), i
 
     def loss(self, classifier: Classifier, x: Tensor, labels: Tensor, seed: int) -> Tensor:

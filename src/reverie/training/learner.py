@@ -132,7 +132,7 @@ class Learner:
             specs |= {f"{prefix}.{key}": TensorSpec(p.dtype, shape) for key, shape in shapes.items()}
         return specs
 
-    def problem(self, kept: Snapshot) -> str | None:
+    def problem(self, snapshot: Snapshot) -> str | None:
         """Describe what is wrong with a snapshot whose tensors have the right specs; None if nothing is.
 
         A parameter has either the complete state of its optimizer or, before its first gradient, none.
@@ -140,14 +140,14 @@ class Learner:
         has_state = False
         for prefix, _, optimizer, _ in self._optimizer_parameters():
             keys = STATE[type(optimizer)]
-            stored = {key: kept.tensors[f"{prefix}.{key}"] for key in keys if f"{prefix}.{key}" in kept.tensors}
+            stored = {key: snapshot.tensors[f"{prefix}.{key}"] for key in keys if f"{prefix}.{key}" in snapshot.tensors}
             if 0 < len(stored) < len(keys):
                 return f"{prefix} has only {', '.join(stored)} of {', '.join(keys)}"
             if any(bool((stored[key] < 0).any()) for key in stored if key in NEVER_NEGATIVE):
                 return f"{prefix} has a negative count or square"
             has_state = has_state or bool(stored)
-        if self.optimizers and has_state != (kept.state.i > 0):
-            return f"step {kept.state.i:,} is {'with' if has_state else 'without'} optimizer state"
+        if self.optimizers and has_state != (snapshot.state.i > 0):
+            return f"step {snapshot.state.i:,} is {'with' if has_state else 'without'} optimizer state"
         return None
 
     def snapshot(self) -> Snapshot:
@@ -159,20 +159,20 @@ class Learner:
         self.window = []
         self.good, self.last = self.last, self.snapshot()
 
-    def restore(self, kept: Snapshot) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Restore tensors and counters bit for bit."""
         self.updating = True
         for part, module in self._modules():
             prefix = f"{part}."
-            module.load_state_dict({n.removeprefix(prefix): t for n, t in kept.tensors.items() if n.startswith(prefix)})
+            module.load_state_dict({n.removeprefix(prefix): t for n, t in snapshot.tensors.items() if n.startswith(prefix)})
         states: list[dict[int, dict[str, Tensor]]] = [{} for _ in self.optimizers]
-        for name, t in kept.tensors.items():
+        for name, t in snapshot.tensors.items():
             if name.startswith("optimizer."):
                 _, k, j, key = name.split(".")
                 states[int(k)].setdefault(int(j), {})[key] = t.clone()
         for optimizer, state in zip(self.optimizers, states, strict=True):
             optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
-        self._restore_counters(kept.state)
+        self._restore_counters(snapshot.state)
         self.updating = False
 
     def _restore_counters(self, state: TrainingState) -> None:
@@ -183,9 +183,9 @@ class Learner:
     def gather_models(self) -> None:
         """Complete the models of a sharded learner, see `reverie.training.sharding`; no operation here."""
 
-    def gather_snapshot(self, kept: Snapshot) -> Snapshot:
+    def gather_snapshot(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with complete tensors."""
-        return kept
+        return snapshot
 
     def clip(self, limit: float) -> Tensor:
         """Clip the norm of the gradient and return the norm before: ()."""

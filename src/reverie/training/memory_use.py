@@ -37,7 +37,7 @@ class AllocationCounter(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.now = self.peak = 0
-        self.known: dict[int, int] = {}
+        self.sizes: dict[int, int] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -48,14 +48,14 @@ class AllocationCounter(TorchDispatchMode):
 
     def _add(self, storage: torch.UntypedStorage) -> None:
         key = storage._cdata
-        if key not in self.known:
-            self.known[key] = storage.nbytes()
-            self.now += self.known[key]
+        if key not in self.sizes:
+            self.sizes[key] = storage.nbytes()
+            self.now += self.sizes[key]
             self.peak = max(self.peak, self.now)
             weakref.finalize(storage, self._remove, key)
 
     def _remove(self, key: int) -> None:
-        self.now -= self.known.pop(key)
+        self.now -= self.sizes.pop(key)
 
 
 class NetworkMemory:

@@ -64,9 +64,9 @@ def check_options(given: Iterable[str]) -> None:
     """Refuse unknown options of a training, before data are read."""
     named = (*signature(prepare).parameters, *signature(resume).parameters)
     names = dict.fromkeys((*named, *READING, *TrainingConfig.model_fields, *sorted(FAMILY_OPTIONS)))
-    known = [name for name in names if name not in NO_OPTIONS]
-    if unsupported := [name for name in given if name not in known]:
-        raise unknown(unsupported[0], known, "option of training")
+    supported = [name for name in names if name not in NO_OPTIONS]
+    if unsupported := [name for name in given if name not in supported]:
+        raise unknown(unsupported[0], supported, "option of training")
 
 
 def read_family(family: str | Spec, options: dict[str, Any]) -> tuple[Family[Any], dict[str, Any]]:

@@ -43,7 +43,7 @@ HUGE, HUGE_DRAWN = 2**20, 2  # image size above which a preview has fewer sample
 BLOCK, MAX_LAZY = 4096, 4096  # training data searched at a time, and in total if read from files
 MAX_READ = 2**29  # total size of those from files
 SAME = 1 / 510  # distance, relative to the data's range, below which a neighbor is a duplicate
-REFERENCE = 256  # data for comparison: held-out data, filled up with training data
+REFERENCE = 256  # number of data for comparison: held-out data, then training data
 LABEL_ROWS, LABEL_COLUMNS = 20, 8
 FILM_PRICE = 0.3  # duration of writing the film, in previews
 

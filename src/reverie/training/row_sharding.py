@@ -21,8 +21,8 @@ class Rows:
 
     def mine(self, t: Tensor) -> Tensor:
         """Return a copy of the rows of this process."""
-        each = math.ceil(len(t) / self.team.world)
-        return t[self.team.rank * each : (self.team.rank + 1) * each].clone()
+        per_process = math.ceil(len(t) / self.team.world)
+        return t[self.team.rank * per_process : (self.team.rank + 1) * per_process].clone()
 
     def _padded(self, rows: Tensor, count: int) -> Tensor:
         padded = rows.new_zeros(math.ceil(count / self.team.world), *rows.shape[1:])

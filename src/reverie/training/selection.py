@@ -85,8 +85,8 @@ class Reference:
         n, m = len(features), len(self.features)
         among = self.kernel(features, features).fill_diagonal_(0).sum(1) / (n - 1)
         across = self.kernel(features, self.features).mean(1)
-        held = self.kernel(self.features, self.features).fill_diagonal_(0).sum() / (m * (m - 1))
-        return float((among - 2 * across).mean() + held), 2 * (among - across)
+        among_held_out = self.kernel(self.features, self.features).fill_diagonal_(0).sum() / (m * (m - 1))
+        return float((among - 2 * across).mean() + among_held_out), 2 * (among - across)
 
     def ratios(self, power: Tensor) -> Tensor:
         """Return the power of samples over that of held-out data in each octave: (O,)."""
@@ -195,14 +195,14 @@ def measure(
     return Measured(choice, scale, *reference.of(torch.cat(parts)))
 
 
-def compare(reference: Reference, found: Sequence[Measured]) -> list[Candidate]:
+def compare(reference: Reference, candidates: Sequence[Measured]) -> list[Candidate]:
     """Return the metrics of all candidates, with the standard error of the difference from the smallest distance.
 
     That is the smallest among the candidates with the most samples.
     """
-    distances = [reference.distance(candidate.features) for candidate in found]
+    distances = [reference.distance(candidate.features) for candidate in candidates]
     most = max(len(influence) for _, influence in distances)
-    influence_of_best = min((each for each in distances if len(each[1]) == most), key=lambda each: each[0])[1]
+    influence_of_best = min((pair for pair in distances if len(pair[1]) == most), key=lambda pair: pair[0])[1]
 
     def error(influence: Tensor) -> float:
         difference = influence - influence_of_best[: len(influence)]
@@ -214,5 +214,5 @@ def compare(reference: Reference, found: Sequence[Measured]) -> list[Candidate]:
             distance=round(value, 4), error=round(error(influence), 4),
             octaves=tuple(round(float(ratio), 4) for ratio in reference.ratios(candidate.power)),
         )
-        for candidate, (value, influence) in zip(found, distances, strict=True)
+        for candidate, (value, influence) in zip(candidates, distances, strict=True)
     ]  # fmt: skip

@@ -59,45 +59,45 @@ class ShardedLearner(Learner):
     work: the sharded model; model, average.model: empty, or filled by `gather_models`.
     """
 
-    def __init__(self, whole: Learner, team: Team) -> None:
+    def __init__(self, full: Learner, team: Team) -> None:
         self.team, self.rows = team, Rows(team)
-        self.model = whole.model
-        self.work = _sharded(copy.deepcopy(whole.model), team)
-        parameters, full_parameters = dict(self.work.named_parameters()), dict(whole.model.named_parameters())
+        self.model = full.model
+        self.work = _sharded(copy.deepcopy(full.model), team)
+        parameters, full_parameters = dict(self.work.named_parameters()), dict(full.model.named_parameters())
         self.counts = {name: len(p) for name, p in full_parameters.items() if p.requires_grad and p.ndim}
         self.local = {name: nn.Parameter(parameters[name].to_local().detach()) for name in self.counts}  # type: ignore[attr-defined]  # of DTensor
         self.local |= {name: parameters[name] for name, p in full_parameters.items() if p.requires_grad and not p.ndim}
-        averaged = dict(whole.average.model.named_parameters())
+        averaged = dict(full.average.model.named_parameters())
         mine = {name: self._part(averaged[name].detach(), name in self.counts) for name in self.local}
-        self.average: ShardedAverage = ShardedAverage(whole.average, mine, self.local)
+        self.average: ShardedAverage = ShardedAverage(full.average, mine, self.local)
         named = {id(p): name for name, p in full_parameters.items()}
-        self.optimized = [[named[id(p)] for p in o.param_groups[0]["params"]] for o in whole.optimizers]
+        self.optimized = [[named[id(p)] for p in o.param_groups[0]["params"]] for o in full.optimizers]
         self.optimizers = [
-            self._optimizer(o, names) for o, names in zip(whole.optimizers, self.optimized, strict=True)
+            self._optimizer(o, names) for o, names in zip(full.optimizers, self.optimized, strict=True)
         ]  # fmt: skip
-        self.i, self.seconds, self.rescues = whole.i, whole.seconds, whole.rescues
-        self.first_loss, self.ending, self.window = whole.first_loss, whole.ending, whole.window
+        self.i, self.seconds, self.rescues = full.i, full.seconds, full.rescues
+        self.first_loss, self.ending, self.window = full.first_loss, full.ending, full.window
         self.gathered = True
         self.release_models()
         self.good = self.last = self.snapshot()
-        whole.good = whole.last = Snapshot({}, self.state())  # frees the earlier states
-        whole.average._mine, whole.average._theirs = [], []
+        full.good = full.last = Snapshot({}, self.state())  # frees the earlier states
+        full.average._mine, full.average._theirs = [], []
 
     def _part(self, t: Tensor, sharded: bool) -> Tensor:
         return self.rows.mine(t) if sharded else t.clone()
 
-    def _optimizer(self, whole: torch.optim.Optimizer, names: Sequence[str]) -> torch.optim.Optimizer:
+    def _optimizer(self, full: torch.optim.Optimizer, names: Sequence[str]) -> torch.optim.Optimizer:
         """Return an optimizer of the rows of this process, with its rows of the state."""
-        group, local = whole.param_groups[0], [self.local[name] for name in names]
+        group, local = full.param_groups[0], [self.local[name] for name in names]
         optimizer: torch.optim.Optimizer
-        if isinstance(whole, Muon):
+        if isinstance(full, Muon):
             optimizer = ShardedMuon(local, [self.counts[name] for name in names], group["lr"], self.rows)
         else:
             optimizer = adamw_of(local, group["lr"], group["weight_decay"])
-        for p, name, mine in zip(group["params"], names, local, strict=True):
-            for key, value in whole.state.get(p, {}).items():
-                optimizer.state[mine][key] = self._part(value, name in self.counts and value.ndim > 0)
-        whole.state.clear()
+        for p, name, own in zip(group["params"], names, local, strict=True):
+            for key, value in full.state.get(p, {}).items():
+                optimizer.state[own][key] = self._part(value, name in self.counts and value.ndim > 0)
+        full.state.clear()
         return optimizer
 
     @property
@@ -136,11 +136,11 @@ class ShardedLearner(Learner):
                 gathered[name] = tensor.cpu()
         return gathered
 
-    def gather_snapshot(self, kept: Snapshot) -> Snapshot:
+    def gather_snapshot(self, snapshot: Snapshot) -> Snapshot:
         """Return a snapshot with complete tensors; called by the leader only."""
-        which = 1 if kept is self.good else 2 if kept is self.last else 0
+        which = 1 if snapshot is self.good else 2 if snapshot is self.last else 0
         self.team.broadcast(StepInstruction(Instruction.GATHER_STATE, which))
-        return Snapshot(self.gather(dict(kept.tensors)), kept.state)
+        return Snapshot(self.gather(dict(snapshot.tensors)), snapshot.state)
 
     def contribute(self, which: int) -> None:
         """Send the rows of a state to the leader: the present (0), the good (1) or the last one (2)."""
@@ -177,19 +177,19 @@ class ShardedLearner(Learner):
             self.team.broadcast(StepInstruction(Instruction.SNAPSHOT))
         super().report()
 
-    def restore(self, kept: Snapshot) -> None:
+    def restore(self, snapshot: Snapshot) -> None:
         """Restore the good state in all processes."""
-        assert kept is self.good, "workers hold no other state"
+        assert snapshot is self.good, "workers hold no other state"
         if self.team.rank == 0:
-            self.team.broadcast(StepInstruction(Instruction.ROLL_BACK, kept.state.i))
+            self.team.broadcast(StepInstruction(Instruction.ROLL_BACK, snapshot.state.i))
         for prefix, _, optimizer, p in self._optimizer_parameters():
-            if not any(name.startswith(f"{prefix}.") for name in kept.tensors):  # before its first gradient
+            if not any(name.startswith(f"{prefix}.") for name in snapshot.tensors):  # before its first gradient
                 optimizer.state.pop(p, None)
         now = self.tensors()
-        for name, t in kept.tensors.items():
+        for name, t in snapshot.tensors.items():
             now[name].copy_(t)
         self.release_models()
-        self._restore_counters(kept.state)
+        self._restore_counters(snapshot.state)
 
     def clip(self, limit: float) -> Tensor:
         """Clip the norm of the gradient and return the norm before: ()."""

@@ -214,7 +214,7 @@ class Training:
         """Write the state and the curves, and last the final weights, which record whether the training is over."""
         path, learner = self.run.path, self.learner
         newest = {"last": learner.last} if learner.window else {}
-        others = {part: learner.gather_snapshot(kept) for part, kept in {"good": learner.good, **newest}.items()}
+        others = {part: learner.gather_snapshot(state) for part, state in {"good": learner.good, **newest}.items()}
         checkpoints.write(path, learner.gather_snapshot(learner.snapshot()), others)
         self._use_best()
         save(loss_curve(self.run.metrics()), own_file(path, LOSS_PICTURE))
@@ -236,8 +236,8 @@ class Training:
         best = self.run.path / checkpoints.FOLDER / checkpoints.BEST
         if self.run.config.training.keep != "best" or not best.is_file() or not self._is_over():
             return
-        kept = checkpoints.read(best, self.learner)["now"].tensors
-        average = {name.removeprefix("average."): t for name, t in kept.items() if name.startswith("average.")}
+        state = checkpoints.read(best, self.learner)["now"].tensors
+        average = {name.removeprefix("average."): t for name, t in state.items() if name.startswith("average.")}
         self.learner.average.model.load_state_dict(average)
 
     def _work(self, stop: Callable[[], bool], adapt_threads: Callable[[], None], team: Team | None) -> Iterator[Step]:
