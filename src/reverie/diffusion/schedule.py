@@ -168,9 +168,9 @@ def _linear_betas(steps: int, beta_start: float, beta_end: float, scale: bool) -
 
 
 class Linear(Table):
-    """beta grows linearly from beta_start to beta_end, both given for 1,000 steps and scaled by 1000/steps.
+    """beta grows linearly from beta_start to beta_end, both given for 1,000 steps and scaled by 1000/steps (arXiv:2006.11239).
 
-    With scale=False they are not scaled, and fewer steps leave more signal at t = 1.  arXiv:2006.11239, section 4.
+    With scale=False they are not scaled, and fewer steps leave more signal at t = 1.
     """
 
     def __init__(self, steps: Steps = 1000, beta_start: float = 1e-4, beta_end: float = 0.02, scale: bool = True) -> None:
