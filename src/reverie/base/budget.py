@@ -1,16 +1,16 @@
-"""The time budget of a command: counted from its start and shared out among its stages.
+"""The time budget of a command: counted from its start and divided among its stages.
 
 A stage after the training steps takes three lines.  It reserves its estimated time early, and again when a better estimate is
-known, so that training ends earlier; then it runs until its time is used up:
+available, so that training ends earlier; then it runs until its time is used up:
 
     budget.reserve("choosing the sampler", 0.05 * budget.seconds)
 
     with budget.stage("choosing the sampler") as stage:
         for candidate in candidates:
-            if stage.left < price_of_one:  # infinite if the length is given in steps
+            if stage.left < candidate_seconds:  # infinite if the length is given in steps
                 break
 
-An optional stage calls `budget.has_time_for("film", price)` first, which notifies the user if the stage is skipped.
+An optional stage calls `budget.has_time_for("film", seconds)` first, which notifies the user if the stage is skipped.
 Stages measure time with `budget.clock`, the wall or processor clock as requested.
 """
 

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 BUSY = 0.15  # wait share above which the machine counts as busy
-INTERVAL, REPEATS = 1.0, 2  # seconds between measurements, and busy measurements in a row before a change
+INTERVAL, REPEATS = 1.0, 2  # seconds between measurements, and consecutive busy measurements before a change
 RETRY_AFTER, MAX_RETRY_AFTER = (
     30.0,
     480.0,
-)  # seconds with one thread before all are tried again: at first, and at most after repeated failures
+)  # seconds with one thread before all are tried again: initially, and maximum after repeated failures
 _TASKS = Path("/proc/self/task")
 
 
@@ -57,7 +57,7 @@ def few_threads_when_busy(clock: Callable[[], float] = time.monotonic) -> Iterat
 
     max_threads, meter, retry_after = torch.get_num_threads(), WaitMeter(), RETRY_AFTER
     measured = changed = clock()
-    busy_count = 0  # busy measurements in a row: a single one may be a program that starts
+    busy_count = 0  # consecutive busy measurements: a single one may be a program starting up
 
     def adjust_threads() -> None:
         nonlocal measured, changed, retry_after, busy_count

@@ -58,13 +58,13 @@ class Cache:
         if path is None or not path.is_file():
             return None
         try:
-            found = read_tensors(path, wanted, facts, fits="the cache entry", require_checksum=True)
+            entry = read_tensors(path, wanted, facts, fits="the cache entry", require_checksum=True)
         except UserError as error:
             logging.getLogger(__name__).info("cache entry ignored: %s", error)
             return None
         with suppress(OSError):
             os.utime(path)
-        return found
+        return entry
 
     def write(self, key: str, tensors: Mapping[str, Tensor], facts: str) -> None:
         """Store tensors and metadata (JSON) under a key, and evict the least recently used files if space is needed."""

@@ -125,9 +125,9 @@ def deprecated_names(module: str) -> Callable[[str], Any]:
         new = RENAMED[module].get(name)
         if new is None:
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        place, _, attribute = new.rpartition(".")
-        place = place or module
-        warnings.warn(f"{module}.{name} is deprecated; use {place}.{attribute}", DeprecationWarning, stacklevel=2)
-        return getattr(import_module(place), attribute)
+        owner, _, attribute = new.rpartition(".")
+        owner = owner or module
+        warnings.warn(f"{module}.{name} is deprecated; use {owner}.{attribute}", DeprecationWarning, stacklevel=2)
+        return getattr(import_module(owner), attribute)
 
     return __getattr__

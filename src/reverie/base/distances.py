@@ -70,15 +70,15 @@ def nearest(z: Tensor, blocks: Iterable[Tensor], beyond: float = 0.0) -> tuple[T
     """
     flat = z.flatten(1)
     best, index = flat.new_full((len(z),), torch.inf), torch.zeros(len(z), dtype=torch.int64, device=z.device)
-    own, offset = flat.square().sum(1, keepdim=True), 0
+    norms, offset = flat.square().sum(1, keepdim=True), 0
     for block in blocks:
         y = block.flatten(1).to(flat)
-        squares = torch.addmm(y.square().sum(1), flat, y.T, alpha=-2).add_(own).clamp_min_(0)
+        squares = torch.addmm(y.square().sum(1), flat, y.T, alpha=-2).add_(norms).clamp_min_(0)
         if beyond:
             squares.masked_fill_(squares <= beyond**2 * flat.shape[1], torch.inf)
-        least, where = squares.min(1)
-        index = torch.where(least < best, where + offset, index)
-        best = torch.minimum(best, least)
+        closest, position = squares.min(1)
+        index = torch.where(closest < best, position + offset, index)
+        best = torch.minimum(best, closest)
         offset += len(block)
     return (best / flat.shape[1]).sqrt(), index
 

@@ -41,7 +41,7 @@ def own_file(folder: Path, name: str) -> Path:
     could do anything.  All are refused, for the file and for the folders in between; the folder itself may be a link.
     """
     path, parts = folder, PurePath(name).parts
-    for part, wanted in zip(parts, (*[stat.S_ISDIR] * (len(parts) - 1), stat.S_ISREG), strict=True):
+    for part, is_type in zip(parts, (*[stat.S_ISDIR] * (len(parts) - 1), stat.S_ISREG), strict=True):
         path = path / part
         try:
             mode = path.lstat().st_mode
@@ -49,10 +49,10 @@ def own_file(folder: Path, name: str) -> Path:
             break
         except OSError as error:
             raise UserError(f"cannot open {path}: {reason(error)}") from None
-        if not wanted(mode):
-            found = "a link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "not a regular file"
-            needed = "file" if wanted is stat.S_ISREG else "folder"
-            raise UserError(f"{path} is {found}, expected a {needed} of the run; remove it or replace it by a copy")
+        if not is_type(mode):
+            actual = "a link" if stat.S_ISLNK(mode) else "a folder" if stat.S_ISDIR(mode) else "not a regular file"
+            needed = "file" if is_type is stat.S_ISREG else "folder"
+            raise UserError(f"{path} is {actual}, expected a {needed} of the run; remove it or replace it by a copy")
     return folder / name
 
 
@@ -68,10 +68,10 @@ def read_own(folder: Path, name: str, max_bytes: int = MAX_TEXT, errors: str = "
 
 def check_folder(path: Path) -> None:
     """Refuse a folder that cannot be created or written to; create nothing."""
-    there = next(place for place in (path, *path.resolve().parents) if place.exists())
-    if not there.is_dir():
-        raise UserError(f"cannot write to the folder {path}: {there} is not a folder; choose another one with --out")
-    if not os.access(there, os.W_OK | os.X_OK):
+    ancestor = next(candidate for candidate in (path, *path.resolve().parents) if candidate.exists())
+    if not ancestor.is_dir():
+        raise UserError(f"cannot write to the folder {path}: {ancestor} is not a folder; choose another one with --out")
+    if not os.access(ancestor, os.W_OK | os.X_OK):
         raise UserError(f"cannot write to the folder {path}: permission denied; choose another one with --out")
 
 
@@ -79,10 +79,10 @@ def make_folder(path: Path) -> list[Path]:
     """Create a folder and its parents; return those that were created, deepest first."""
     created: list[Path] = []
     try:
-        for place in reversed(list(takewhile(lambda place: not place.exists(), (path, *path.parents)))):
+        for folder in reversed(list(takewhile(lambda folder: not folder.exists(), (path, *path.parents)))):
             with suppress(FileExistsError):  # another program created it
-                place.mkdir()
-                created.insert(0, place)
+                folder.mkdir()
+                created.insert(0, folder)
     except OSError as error:
         remove_empty(created)
         raise UserError(f"cannot write to the folder {path}: {reason(error)}; choose another one with --out") from error

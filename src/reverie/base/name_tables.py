@@ -84,14 +84,14 @@ class NameEntry:
     source: str | None = None
 
 
-def describe_entry(name: str, thing: Any, without: Collection[str] = ()) -> NameEntry:
+def describe_entry(name: str, entry: Any, without: Collection[str] = ()) -> NameEntry:
     """Describe an entry of a table: a class by docstring and signature, a function by its docstring, a spec by itself."""
-    if isinstance(thing, Mapping):
+    if isinstance(entry, Mapping):
         from reverie.base.spec import format_spec
 
-        return NameEntry(name, format_spec(thing))
-    about = (inspect.getdoc(thing) or "").partition("\n")[0]
-    if not inspect.isclass(thing):
+        return NameEntry(name, format_spec(entry))
+    about = (inspect.getdoc(entry) or "").partition("\n")[0]
+    if not inspect.isclass(entry):
         return NameEntry(name, about)
-    parameters = inspect.signature(thing).parameters
+    parameters = inspect.signature(entry).parameters
     return NameEntry(name, about, {key: p.default for key, p in parameters.items() if key not in without})

@@ -30,8 +30,8 @@ def _fold(z: Tensor, shift: int) -> Tensor:
 def split_mix(state: Tensor, count: Tensor) -> Tensor:
     """Return the count-th output, from 1, of the SplitMix64 generator with this state, as 64-bit patterns in int64.
 
-    z = state + count step;  z = (z ^ z >> 30) m1;  z = (z ^ z >> 27) m2;  z ^ z >> 31, modulo 2^64. It is a pure function, so
-    that any part of a stream can be computed without the rest.  The arguments broadcast.
+    z = state + count step;  z = (z ^ z >> 30) m1;  z = (z ^ z >> 27) m2;  z ^ z >> 31, modulo 2^64, with constants m1 and m2.
+    It is a pure function, so that any part of a stream can be computed without the rest.  The arguments broadcast.
     """
     z = state + count * _signed(_STEP)
     z = _fold(z, 30) * _signed(_FIRST)
@@ -52,10 +52,7 @@ def check_seed(seed: int) -> int:
 
 
 def image_seeds(seed: int, n: int, start: int = 0) -> Tensor:
-    """Return the seeds of images start ..
-
-    start+n-1: (n,) int64 with the run's seed in the upper and the image in the lower half.
-    """
+    """Return the seeds of n images from index start, (n,) int64: the run's seed in the upper half, the index in the lower."""
     return (check_seed(seed) << 32) + torch.arange(start, start + n, dtype=torch.int64)
 
 

@@ -86,12 +86,12 @@ def _handled(handler: Callable[[int, FrameType | None], None], *numbers: signal.
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in numbers}
+    previous = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, old in before.items():
-            signal.signal(number, old)
+        for number, old_handler in previous.items():
+            signal.signal(number, old_handler)
 
 
 class Stopped(KeyboardInterrupt):

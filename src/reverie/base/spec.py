@@ -53,18 +53,18 @@ def as_list(annotation: Any, value: Any) -> Any:
     Numbers are unchanged: files, unlike command lines, contain explicit lists.
     """
     kind = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
-    takes_any_number = get_origin(kind) is list or (get_origin(kind) is tuple and Ellipsis in get_args(kind))
-    return [value] if takes_any_number and isinstance(value, str) else value
+    is_sequence = get_origin(kind) is list or (get_origin(kind) is tuple and Ellipsis in get_args(kind))
+    return [value] if is_sequence and isinstance(value, str) else value
 
 
 def first_problem(error: ValidationError) -> str:
-    """Return the first problem of a pydantic error in one clause: our own message as it is, others with the invalid value."""
+    """Return the first problem of a pydantic error in one clause; other messages than Reverie's own get the invalid value."""
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     value = repr(first["input"])
     value = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]} ..."
-    ours = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
-    message = str(ours) if ours is not None else f"got {value}; {advice(first['msg'])}"
+    own_error = first.get("ctx", {}).get("error") if first["type"] == "value_error" else None
+    message = str(own_error) if own_error is not None else f"got {value}; {advice(first['msg'])}"
     return f"{where}: {message}" if where else message
 
 
@@ -105,12 +105,12 @@ def _adapter(annotation: Any) -> TypeAdapter[Any]:
 def spec_of(table: Mapping[str, Callable[..., Any]], what: str) -> BeforeValidator:
     """Return the pydantic validator of a spec of this table, which fills in defaults."""
 
-    def whole(spec: Any) -> Spec:
+    def validate(spec: Any) -> Spec:
         if not isinstance(spec, Mapping):
             raise ValueError(f"a {what} is a table with a name and options")
         return complete(table, spec, what)
 
-    return BeforeValidator(whole)
+    return BeforeValidator(validate)
 
 
 def build(table: Mapping[str, Callable[..., T]], spec: str | Mapping[str, Any], what: str) -> T:

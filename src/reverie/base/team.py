@@ -90,13 +90,13 @@ class StepInstruction:
 
 def longest_wait() -> float:
     """Return the seconds to wait for another process."""
-    given = os.environ.get("REVERIE_TIMEOUT", str(MAX_WAIT))
+    setting = os.environ.get("REVERIE_TIMEOUT", str(MAX_WAIT))
     try:
-        seconds = float(given)
+        seconds = float(setting)
     except ValueError:
         seconds = -1.0
     if not 0 < seconds < 1e6:
-        raise UserError(f"REVERIE_TIMEOUT is {given!r}; set a number of seconds above 0")
+        raise UserError(f"REVERIE_TIMEOUT is {setting!r}; set a number of seconds above 0")
     return seconds
 
 
@@ -154,13 +154,13 @@ class Team:
     def broadcast(self, instruction: StepInstruction | None = None) -> StepInstruction:
         """Broadcast an instruction from the leader; return it."""
         sent = instruction or StepInstruction(Instruction.EXIT)
-        whole = torch.tensor([sent.order, sent.i, sent.seed], dtype=torch.int64)
-        parts = torch.tensor([sent.fraction, sent.rate], dtype=torch.float64)
+        integers = torch.tensor([sent.order, sent.i, sent.seed], dtype=torch.int64)
+        floats = torch.tensor([sent.fraction, sent.rate], dtype=torch.float64)
         with self.handle_errors():
-            dist.broadcast(whole, 0)
-            dist.broadcast(parts, 0)
-        order, i, seed = whole.tolist()
-        return StepInstruction(Instruction(order), i, seed, *parts.tolist())
+            dist.broadcast(integers, 0)
+            dist.broadcast(floats, 0)
+        order, i, seed = integers.tolist()
+        return StepInstruction(Instruction(order), i, seed, *floats.tolist())
 
     def broadcast_text(self, text: str = "") -> str:
         """Broadcast a text from the leader; return it."""
@@ -188,10 +188,10 @@ class Team:
         raw = torch.zeros(4096, dtype=torch.uint8)
         coded = error.encode()[: len(raw)]
         raw[: len(coded)] = torch.tensor(list(coded), dtype=torch.uint8)
-        every = [torch.empty_like(raw) for _ in range(self.world)]
+        gathered = [torch.empty_like(raw) for _ in range(self.world)]
         with self.handle_errors():
-            dist.all_gather(every, raw)
-        texts = [bytes(t.tolist()).rstrip(b"\0").decode(errors="replace") for t in every]
+            dist.all_gather(gathered, raw)
+        texts = [bytes(t.tolist()).rstrip(b"\0").decode(errors="replace") for t in gathered]
         rank = next(k for k, text in enumerate(texts) if text)
         raise TeamError(texts[rank] if rank == 0 else f"process {rank} of {self.world}: {texts[rank]}")
 
@@ -211,10 +211,10 @@ class Team:
 
     def all_gather_unchecked(self, mine: Tensor) -> list[Tensor]:
         """Return the tensors of all processes, without an exchange of errors."""
-        every = [torch.empty_like(mine) for _ in range(self.world)]
+        gathered = [torch.empty_like(mine) for _ in range(self.world)]
         with self.handle_errors():
-            dist.all_gather(every, mine)
-        return every
+            dist.all_gather(gathered, mine)
+        return gathered
 
     def broadcast_tensors(self, tensors: dict[str, Tensor]) -> None:
         """Broadcast the leader's tensors, in place."""
@@ -232,16 +232,16 @@ class Team:
         mine: None for none.
         """
         x = torch.from_numpy(np.ascontiguousarray(np.empty(0) if mine is None else mine, np.float32))
-        form = torch.tensor([x.ndim, *x.shape, *[0] * (MAX_AXES - x.ndim)])
-        forms = self.all_gather(form, error).tolist()
-        shapes = [form[1 : 1 + form[0]] for form in forms]
+        layout = torch.tensor([x.ndim, *x.shape, *[0] * (MAX_AXES - x.ndim)])
+        layouts = self.all_gather(layout, error).tolist()
+        shapes = [layout[1 : 1 + layout[0]] for layout in layouts]
         longest = max(math.prod(shape) for shape in shapes)
         padded = torch.zeros(longest)
         padded[: x.numel()] = x.flatten()
-        every = [torch.empty_like(padded) for _ in shapes] if self.rank == 0 else None
+        gathered = [torch.empty_like(padded) for _ in shapes] if self.rank == 0 else None
         with self.handle_errors():
-            dist.gather(padded, every, 0)
-        return [t[: math.prod(shape)].reshape(shape).numpy() for t, shape in zip(every or (), shapes, strict=False)]
+            dist.gather(padded, gathered, 0)
+        return [t[: math.prod(shape)].reshape(shape).numpy() for t, shape in zip(gathered or (), shapes, strict=False)]
 
     def scatter(self, parts: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
         """Send each process its part, as the leader; return this process's own.  shape: of the part of this process."""
@@ -255,9 +255,9 @@ class Team:
                     dist.send(part.float().cpu().contiguous(), k)
         return parts[0]
 
-    def close(self, whole: bool = True) -> None:
+    def close(self, responsive: bool = True) -> None:
         """Leave the group; the leader instructs the others to exit if all are responsive."""
-        if self.rank == 0 and whole:
+        if self.rank == 0 and responsive:
             with suppress(UserError):
                 self.broadcast(StepInstruction(Instruction.EXIT))
         if dist.is_initialized():

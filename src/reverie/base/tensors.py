@@ -41,10 +41,10 @@ class TensorSpec(NamedTuple):
         return f"{str(self.dtype).removeprefix('torch.')} {self.shape}"
 
 
-def empty_tensor(form: TensorSpec) -> Tensor:
+def empty_tensor(spec: TensorSpec) -> Tensor:
     """Return an uninitialized tensor of this dtype and shape."""
-    assert isinstance(form.dtype, torch.dtype)
-    return torch.empty(form.shape, dtype=form.dtype)
+    assert isinstance(spec.dtype, torch.dtype)
+    return torch.empty(spec.shape, dtype=spec.dtype)
 
 
 def tensor_specs(tensors: Mapping[str, Tensor]) -> dict[str, TensorSpec]:
@@ -91,7 +91,7 @@ def _sort_header(path: Path) -> None:
 
 @contextmanager
 def _opened(path: Path, advice: str) -> Iterator[Any]:
-    """Open a tensor file, whose header alone is read at first; raise UserError if it is damaged."""
+    """Open a tensor file, reading only its header; raise UserError if it is damaged."""
     try:
         with safe_open(own_file(path.parent, path.name), framework="pt") as file:
             yield file
@@ -141,14 +141,14 @@ def read_tensors(
         if not foreign and (other := sorted(metadata.keys() - {FACTS, CHECKSUM})):  # a damaged key would hide the checksum
             raise UserError(f"{path} is damaged: unknown header key {other[0]!r}{advice}")
         text = metadata.get(FACTS, "")
-        known = _validated(path, text, facts, advice)
-        check_tensor_specs(path, wanted(known), found := _specs(file), fits, optional, advice)
-        tensors = {name: file.get_tensor(name) for name in found}
+        validated = _validated(path, text, facts, advice)
+        check_tensor_specs(path, wanted(validated), specs := _specs(file), fits, optional, advice)
+        tensors = {name: file.get_tensor(name) for name in specs}
     if (require_checksum or CHECKSUM in metadata) and metadata.get(CHECKSUM) != checksum(tensors, text):
         raise UserError(f"{path} is damaged: its checksum is wrong{advice}")
     if bad := [name for name, tensor in tensors.items() if tensor.is_floating_point() and not tensor.isfinite().all()]:
         raise UserError(f"{path} holds values that are not finite, first in {bad[0]}{advice}")
-    return tensors, known
+    return tensors, validated
 
 
 def _validated(path: Path, text: str, facts: TypeAdapter[F], advice: str) -> F:

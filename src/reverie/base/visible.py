@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import re
 
-# Signs that control a terminal or reorder the text around them: control characters, line and paragraph breaks, changes of
-# direction; and bytes that are not text, which Python keeps as lone surrogates (PEP 383).
-_UNSEEN = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_UNSEEN_ON_A_LINE = re.compile(_UNSEEN.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
+# Characters that control a terminal or reorder the text around them: control characters, line and paragraph breaks, changes of
+# text direction; and bytes that are not text, which Python keeps as lone surrogates (PEP 383).
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNPRINTABLE_ON_A_LINE = re.compile(_UNPRINTABLE.pattern.replace("\x00-\x1f", "\x00-\x08\x0b-\x1f"))
 
 
 def visible(text: str, lines: bool = False) -> str:
     r"""Return a text with non-printable characters escaped: \x1b, \u202e, and \xe9 for a byte that is not text.
 
-    lines: the text has several lines of our own; line breaks and tabs stay.
+    lines: keep line breaks and tabs.
     """
-    return (_UNSEEN_ON_A_LINE if lines else _UNSEEN).sub(_escaped, text)
+    return (_UNPRINTABLE_ON_A_LINE if lines else _UNPRINTABLE).sub(_escaped, text)
 
 
-def _escaped(sign: re.Match[str]) -> str:
-    code = ord(sign[0])
+def _escaped(match: re.Match[str]) -> str:
+    code = ord(match[0])
     code = code - 0xDC00 if 0xDC80 <= code <= 0xDCFF else code
     return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 

@@ -25,8 +25,8 @@ _leading: list[Team] = []  # the team of this process, for nested work
 
 def threads_each(processes: int) -> int:
     """Return the threads per process, so that all together use all cores."""
-    here = processes if world_size() == 1 else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(torch.get_num_threads(), _cores() // here))
+    local_processes = processes if world_size() == 1 else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    return max(1, min(torch.get_num_threads(), _cores() // local_processes))
 
 
 def _cores() -> int:
@@ -59,44 +59,44 @@ def team_of(processes: int, device: torch.device, advice: str = RESUME_ADVICE) -
         return
     if world_size() > 1:
         team = Team(0, world_size(), device)
-        started = list[subprocess.Popen[bytes]]()
+        followers = list[subprocess.Popen[bytes]]()
     else:
-        started = _start(processes, device)
-        team = _join(processes, device, started)
+        followers = _start(processes, device)
+        team = _join(processes, device, followers)
     _leading.append(team)
-    team.advice, whole = advice, False
+    team.advice, responsive = advice, False
     try:
-        with _ended_by_two_interrupts(started):
+        with _ended_by_two_interrupts(followers):
             yield team
-        whole = True
+        responsive = True
     except (UserError, Stopped):  # raised between two pieces of work, or by all processes at once
-        whole = True
+        responsive = True
         raise
     finally:
         _leading.clear()
-        team.close(whole)
-        _end(started, EXIT_TIMEOUT if whole else 0.0)
+        team.close(responsive)
+        _end(followers, EXIT_TIMEOUT if responsive else 0.0)
 
 
 @contextmanager
-def _ended_by_two_interrupts(started: list[subprocess.Popen[bytes]]) -> Iterator[None]:
+def _ended_by_two_interrupts(followers: list[subprocess.Popen[bytes]]) -> Iterator[None]:
     """Kill the followers at the second Ctrl-C, so that a leader that waits for them can end.
 
     Python handles signals only between bytecodes, and a process that waits for another executes none; the system writes each
     signal to a pipe, which a thread reads.
     """
-    if threading.current_thread() is not threading.main_thread() or not started:
+    if threading.current_thread() is not threading.main_thread() or not followers:
         yield
         return
     (receiver, sender), interrupts = socket.socketpair(), list[int]()
     sender.setblocking(False)
-    before = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
+    previous = signal.set_wakeup_fd(sender.fileno(), warn_on_full_buffer=False)
 
     def listen() -> None:
         while numbers := receiver.recv(64):
             interrupts.extend(number for number in numbers if number == signal.SIGINT)
             if len(interrupts) > 1:
-                for process in started:
+                for process in followers:
                     process.kill()
 
     listener = threading.Thread(target=listen, daemon=True)
@@ -108,7 +108,7 @@ def _ended_by_two_interrupts(started: list[subprocess.Popen[bytes]]) -> Iterator
             raise KeyboardInterrupt from None
         raise
     finally:
-        signal.set_wakeup_fd(before)
+        signal.set_wakeup_fd(previous)
         sender.close()
         listener.join()
         receiver.close()
@@ -148,16 +148,16 @@ def end_with_leader() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _join(processes: int, device: torch.device, started: list[subprocess.Popen[bytes]]) -> Team:
+def _join(processes: int, device: torch.device, followers: list[subprocess.Popen[bytes]]) -> Team:
     try:
         return Team(0, processes, device)
     except BaseException:
-        _end(started, 0.0)
+        _end(followers, 0.0)
         raise
 
 
-def _end(started: list[subprocess.Popen[bytes]], timeout: float) -> None:
-    for process in started:
+def _end(followers: list[subprocess.Popen[bytes]], timeout: float) -> None:
+    for process in followers:
         try:
             process.wait(timeout)
         except subprocess.TimeoutExpired:

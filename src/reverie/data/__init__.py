@@ -77,7 +77,7 @@ READERS: dict[str, Callable[[Path, str, ReadingOptions], Dataset]] = {
     ".cdb": lambda path, name, options: cdb_dataset([path], name, str(path), options),
 }
 TABLES = (".csv", ".tsv", ".parquet")
-WHOLE = ("series", "text", "pairs")  # kinds that are cut into windows already, or not at all
+NO_SERIES = ("series", "text", "pairs")  # kinds that --window does not read as a series
 
 
 @renamed_options
@@ -107,16 +107,16 @@ def load_data(
     if points is not None:
         check_count(points)
     check_window(window)
-    condition_names, wanted = parse_column_names(condition_columns), table_columns(columns)
+    condition_names, column_names = parse_column_names(condition_columns), table_columns(columns)
     pixels = parse_size(size) if size is not None else None
     if is_in_memory(source):
         if data_dir is not None:
             raise UserError(f"--data-dir sets the folder of {', '.join(FROM_FILES)}; leave it out for data in memory")
-        chosen = ReadingOptions(
-            pixels, fit, channels, labels, strict, None, on_progress, on_shape, largest_colour, window, columns=wanted
+        memory_options = ReadingOptions(
+            pixels, fit, channels, labels, strict, None, on_progress, on_shape, largest_colour, window, columns=column_names
         )  # fmt: skip
-        made = _of_columns(from_memory(source, chosen), wanted, "the data")
-        return made if window is None else as_series(made, window, "the data")
+        dataset = _check_columns(from_memory(source, memory_options), column_names, "the data")
+        return dataset if window is None else as_series(dataset, window, "the data")
     source = str(source)
     if source in DATASETS or not _has_columns(source):
         pick(LABELS, labels, "kind of labels")
@@ -138,11 +138,11 @@ def load_data(
         condition_names,
         condition_image,
         pairs,
-        wanted,
+        column_names,
     )
     remote = is_remote(source)
-    packed = remote or Path(source).suffix.lower() in (*ARCHIVES, ".parquet")
-    if (condition_names or condition_image) and (source in DATASETS or not (packed or Path(source).is_dir())):
+    is_archive = remote or Path(source).suffix.lower() in (*ARCHIVES, ".parquet")
+    if (condition_names or condition_image) and (source in DATASETS or not (is_archive or Path(source).is_dir())):
         raise UserError(
             f"metadata columns need a folder, a .zip or shards of images, which {source} is not; leave the condition"
             " options out"
@@ -151,8 +151,8 @@ def load_data(
         if pairs is not None:
             raise UserError(f"--pairs needs a table or a second file, and {source} is a dataset by name; leave --pairs out")
         named = DATASETS[source](default_count(source) if points is None else points, seed, options)
-        _of_columns(named, wanted, source)
-        return named if window is None or named.kind in WHOLE else as_series(named, window, source)
+        _check_columns(named, column_names, source)
+        return named if window is None or named.kind in NO_SERIES else as_series(named, window, source)
     if remote or is_pattern(source):
         return read_shards(source, _name_of(source), options)
     try:
@@ -161,12 +161,12 @@ def load_data(
     except (OSError, ValueError, RuntimeError):  # too long, a null byte, no such user
         exists = False
     if not exists:
-        raise _not_there(source)
-    loaded = _of_columns(_read_path(path, options), wanted, str(path))
-    return loaded if window is None or loaded.kind in WHOLE else as_series(loaded, window, str(path))
+        raise _unknown_source(source)
+    loaded = _check_columns(_read_path(path, options), column_names, str(path))
+    return loaded if window is None or loaded.kind in NO_SERIES else as_series(loaded, window, str(path))
 
 
-def _of_columns(data: Dataset, wanted: tuple[str, ...], source: str) -> Dataset:
+def _check_columns(data: Dataset, wanted: tuple[str, ...], source: str) -> Dataset:
     """Return the data; refuse --columns for data that are not a table."""
     if wanted and not data.columns:
         raise UserError(f"--columns needs a table, and {source} contains {data.kind}; leave --columns out")
@@ -222,28 +222,28 @@ def _read_path(path: Path, options: ReadingOptions) -> Dataset:
 
 def _idx_dataset(images: Path, labels: Path | None, name: str, options: ReadingOptions, notes: tuple[str, ...] = ()) -> Dataset:
     x, y = read_pair(images, labels)
-    made = from_array(x, y, name, str(images), options)
-    return Dataset(name, made.x, made.labels, made.label_names, (*notes, *made.notes), made.report)
+    dataset = from_array(x, y, name, str(images), options)
+    return Dataset(name, dataset.x, dataset.labels, dataset.label_names, (*notes, *dataset.notes), dataset.report)
 
 
 def _hint(path: Path) -> str:
     """Suggest a sibling folder with a similar name."""
     try:
-        beside = [p.name for p in path.resolve().parent.iterdir() if p.is_dir() and p.name != path.resolve().name]
+        siblings = [p.name for p in path.resolve().parent.iterdir() if p.is_dir() and p.name != path.resolve().name]
     except OSError:
         return ""
-    close = get_close_matches(path.resolve().name, beside, n=1, cutoff=0.6)
+    close = get_close_matches(path.resolve().name, siblings, n=1, cutoff=0.6)
     return f"; did you mean {path.parent / close[0]}?" if close else ""
 
 
-def _not_there(source: str) -> UserError:
+def _unknown_source(source: str) -> UserError:
     """Return the error for an unknown name or path, with similar names and paths."""
     path = Path(source)
-    beside: dict[str, str] = {}
+    siblings: dict[str, str] = {}
     with suppress(OSError, ValueError):
-        beside = {p.name: str(path.parent / p.name) for p in path.parent.iterdir() if path.name and p.name[0] != "."}
-    meant = {**beside, **({} if len(path.parts) > 1 else {name: name for name in DATASETS})}
-    close = [repr(meant[guess]) for guess in get_close_matches(path.name, meant, n=2, cutoff=0.7)]
+        siblings = {p.name: str(path.parent / p.name) for p in path.parent.iterdir() if path.name and p.name[0] != "."}
+    candidates = {**siblings, **({} if len(path.parts) > 1 else {name: name for name in DATASETS})}
+    close = [repr(candidates[guess]) for guess in get_close_matches(path.name, candidates, n=2, cutoff=0.7)]
     advice = f"give a path, or one of: {', '.join(DATASETS)}"
     if close:
         advice = f"did you mean {' or '.join(close)}? Give a path, or a name from: reverie list data"

@@ -1,4 +1,4 @@
-"""Statistics of the appearance of samples next to data, by which previews are assessed."""
+"""Appearance statistics of samples and data, used to assess previews."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from torch import Tensor
 class AppearanceStats:
     """Appearance statistics of samples or data, in model units.
 
-    contrast: median std within a sample; variance: mean variance between samples; outside: share of values beyond the data's
-    range by a quarter of it; nearest: median distance to the nearest training datum, divided by that datum's distance to its
-    own nearest neighbour; grain: see `grain`.
+    contrast: median std within a sample; variance: mean variance between samples; outside: share of values outside the
+    data range widened by a quarter of its length on each side; nearest: median distance to the nearest training datum, divided
+    by that datum's distance to its own nearest neighbour; grain: see `grain`.
     """
 
     mean: float
@@ -25,19 +25,19 @@ class AppearanceStats:
     nearest: float
     grain: float = 0.0
 
-    def noise(self, truth: AppearanceStats) -> float:
+    def noise(self, data: AppearanceStats) -> float:
         """Return the variance of white noise that explains the grain in excess of the data's, divided by their variance."""
-        return max(0.0, self.grain - truth.grain) / max(truth.contrast**2, 1e-12)
+        return max(0.0, self.grain - data.grain) / max(data.contrast**2, 1e-12)
 
-    def relative_to(self, truth: AppearanceStats) -> dict[str, float]:
-        """Return detail, spread and nearest as multiples of the data's, and the noise."""
+    def relative_to(self, data: AppearanceStats) -> dict[str, float]:
+        """Return detail, std and nearest-neighbour distance relative to those of the data, and the noise."""
 
-        def times(mine: float, theirs: float) -> float:
-            return round(mine / theirs, 4) if theirs > 0 else 1.0
+        def times(sample: float, reference: float) -> float:
+            return round(sample / reference, 4) if reference > 0 else 1.0
 
         return {
-            "detail": times(self.grain**0.5, truth.grain**0.5), "std": times(self.variance**0.5, truth.variance**0.5),
-            "nearest_neighbor": times(self.nearest, truth.nearest), "noise": round(self.noise(truth), 4),
+            "detail": times(self.grain**0.5, data.grain**0.5), "std": times(self.variance**0.5, data.variance**0.5),
+            "nearest_neighbor": times(self.nearest, data.nearest), "noise": round(self.noise(data), 4),
         }  # fmt: skip
 
 

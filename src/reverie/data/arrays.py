@@ -102,8 +102,8 @@ def _read_npz(path: Path, wanted: tuple[str, ...] = X_KEYS) -> tuple[np.ndarray,
             x = _read_member(archive, members[x_key], path, array_memory)
             if y_key is None:
                 return x, None
-            held = array_memory(x.shape, x.itemsize)
-            return x, _read_member(archive, members[y_key], path, lambda shape, size: held + _labels_cost(shape, size))
+            x_cost = array_memory(x.shape, x.itemsize)
+            return x, _read_member(archive, members[y_key], path, lambda shape, size: x_cost + _labels_cost(shape, size))
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError, EOFError, ValueError) as error:
         if isinstance(error, UserError):
             raise
@@ -144,8 +144,8 @@ def from_array(x: np.ndarray, labels: np.ndarray | None, name: str, source: str,
     if x.size == 0:
         raise UserError(f"{source} contains no images (shape {x.shape}); give at least 2")
     pixels, note, rounded = to_uint8(x, source)
-    made = images_dataset(name, pixels, numbers, names, options, [*notes, *note], source)
-    return replace(made, report={**made.report, "rounded": rounded})
+    dataset = images_dataset(name, pixels, numbers, names, options, [*notes, *note], source)
+    return replace(dataset, report={**dataset.report, "rounded": rounded})
 
 
 def to_uint8(x: np.ndarray, source: str) -> tuple[np.ndarray, list[str], bool]:
@@ -173,10 +173,10 @@ def to_uint8(x: np.ndarray, source: str) -> tuple[np.ndarray, list[str], bool]:
 
     def convert(piece: np.ndarray) -> np.ndarray:
         nonlocal rounded
-        wanted = (piece.astype(np.float64) + offset) * scale
-        found = wanted.round()
-        rounded = rounded or bool(np.abs(wanted - found).max() > ROUNDING)
-        return found
+        scaled = (piece.astype(np.float64) + offset) * scale
+        levels = scaled.round()
+        rounded = rounded or bool(np.abs(scaled - levels).max() > ROUNDING)
+        return levels
 
     _fill(out, x, convert)
     return out, [f"pixels of type {x.dtype} {source_range} converted to 8 bits"], rounded

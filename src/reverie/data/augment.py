@@ -199,17 +199,20 @@ class Augment:
         self.parts, self.shape = tuple(parts), shape
         counts = [len(part.entries(shape[0])) for part in self.parts]
         ends = [sum(counts[: k + 1]) for k in range(len(counts))]
-        self.places = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
+        self.slices = [slice(end - count, end) for end, count in zip(ends, counts, strict=True)]
         self.conditioned = [
-            k for part, place in zip(self.parts, self.places, strict=True) if part.conditioned for k in _numbers(place)
+            k
+            for part, part_slice in zip(self.parts, self.slices, strict=True)
+            if part.conditioned
+            for k in _indices(part_slice)
         ]
 
     def draw(self, n: int, seed: int) -> Tensor:
         """Return the vectors of n images: (n, entries) on the CPU, zero where nothing changes."""
         random = torch.Generator().manual_seed(seed)
         entries = []
-        for part, place in zip(self.parts, self.places, strict=True):
-            u = torch.rand(n, 1 + len(_numbers(place)), generator=random)
+        for part, part_slice in zip(self.parts, self.slices, strict=True):
+            u = torch.rand(n, 1 + len(_indices(part_slice)), generator=random)
             applied = u[:, :1] < part.probability
             entries.append(part.values(2 * u[:, 1:] - 1, self.shape) * applied + 0.0)  # + 0: no negative zeros
         return torch.cat(entries, 1)
@@ -217,11 +220,11 @@ class Augment:
     def apply(self, x: Tensor, vector: Tensor) -> Tensor:
         """Return images changed by the vectors; zero vectors leave them unchanged.  x: (B, C, H, W) in [0, 1]."""
         x, maps = x.clone(), torch.eye(3).repeat(len(x), 1, 1)
-        for part, place in zip(self.parts, self.places, strict=True):
-            chosen = vector[:, place].any(1).nonzero()[:, 0]
+        for part, part_slice in zip(self.parts, self.slices, strict=True):
+            chosen = vector[:, part_slice].any(1).nonzero()[:, 0]
             if not len(chosen):
                 continue
-            values = vector[chosen, place]
+            values = vector[chosen, part_slice]
             if isinstance(part, Warp):
                 maps[chosen] = maps[chosen] @ part.source(values, self.shape)
             elif isinstance(part, Repaint):
@@ -242,8 +245,8 @@ class Augment:
         return changed, vector[:, self.conditioned].to(x.device) if self.conditioned else None
 
 
-def _numbers(place: slice) -> range:
-    return range(place.start, place.stop)
+def _indices(entries: slice) -> range:
+    return range(entries.start, entries.stop)
 
 
 def _resample(x: Tensor, maps: Tensor) -> Tensor:
@@ -256,8 +259,8 @@ def _resample(x: Tensor, maps: Tensor) -> Tensor:
 
 def parse_augmentations(requested: str | Sequence[str | Spec]) -> tuple[Spec, ...]:
     """Parse `flip,shift:share=0.2,probability=0.3` into complete specs, in the order of the table."""
-    named = re.split(r",(?!\s*\w+\s*=)", requested) if isinstance(requested, str) else requested
-    specs = [complete(AUGMENTATIONS, one.strip() if isinstance(one, str) else one, "augmentation") for one in named]
+    requested_specs = re.split(r",(?!\s*\w+\s*=)", requested) if isinstance(requested, str) else requested
+    specs = [complete(AUGMENTATIONS, one.strip() if isinstance(one, str) else one, "augmentation") for one in requested_specs]
     names = [spec["name"] for spec in specs]
     if duplicates := [name for name in AUGMENTATIONS if names.count(name) > 1]:
         raise UserError(f"the augmentation {duplicates[0]!r} is given twice; give it once")

@@ -39,8 +39,8 @@ def choose_augment(
     if count > ENOUGH_IMAGES:
         return (), f"augment: none; {count:,} images are enough without it"
     if passes is not None and passes < MIN_EPOCHS:
-        often = "once" if passes < 1.5 else f"{round(passes):,} times"
-        return (), f"augment: none; each image is seen only about {often}"
+        frequency = "once" if passes < 1.5 else f"{round(passes):,} times"
+        return (), f"augment: none; each image is seen only about {frequency}"
     names = ["shift", "rotate", "zoom", *(["colour"] if train.shape[0] > 1 else [])]
     mirrored = check_mirroring(train, seed, on_progress)
     if mirrored.is_safe:

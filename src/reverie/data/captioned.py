@@ -25,8 +25,8 @@ def measure_digits(x: Tensor) -> dict[str, Tensor]:
     of gradient norms.  The slant is the horizontal shift per row upwards, -m11 / m02 of the second moments; the size is the
     root-mean-square distance from the centre.
     """
-    words_found = [_measure(part.float()[:, 0] / 255) for part in x.split(CHUNK)]
-    return {name: torch.cat([part[k] for part in words_found]) for k, name in enumerate(BOUNDS)}
+    parts = [_measure(part.float()[:, 0] / 255) for part in x.split(CHUNK)]
+    return {name: torch.cat([part[k] for part in parts]) for k, name in enumerate(BOUNDS)}
 
 
 def _measure(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -45,7 +45,7 @@ def _measure(x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def left_out_combination(words: dict[str, Tensor], digits: Tensor) -> Tensor:
     """Return which combinations of digit, thickness and slant are left out: (N,) bool.
 
-    Of the 90, those whose indices sum to a multiple of 3: every pair of words occurs with all but one value of the third.
+    Those of the 90 whose indices sum to a multiple of 3: every pair of words occurs with all but one value of the third.
     """
     return (digits + words["thickness"] + words["slant"]) % 3 == 0
 
@@ -56,13 +56,15 @@ def caption_digits(data: Dataset) -> Dataset:
     Their captions are stored in `unseen`, with repetitions.  data: white digits on black, with labels 0 to 9 in order.
     """
     assert isinstance(data.x, Tensor) and data.labels is not None
-    words_found = {name: torch.bucketize(values, torch.tensor(BOUNDS[name])) for name, values in measure_digits(data.x).items()}
-    words = zip(*(words_found[name].tolist() for name in BOUNDS), data.labels.tolist(), strict=True)
+    word_indices = {
+        name: torch.bucketize(values, torch.tensor(BOUNDS[name])) for name, values in measure_digits(data.x).items()
+    }
+    words = zip(*(word_indices[name].tolist() for name in BOUNDS), data.labels.tolist(), strict=True)
     captions = [
         " ".join(word for word in ("a", SIZE[size], THICKNESS[thick], SLANT[slant], DIGITS[digit]) if word)
         for thick, slant, size, digit in words
     ]
-    left_out = left_out_combination(words_found, data.labels)
+    left_out = left_out_combination(word_indices, data.labels)
     unseen = tuple(captions[int(k)] for k in left_out.nonzero()[:, 0])
     kept = [int(k) for k in (~left_out).nonzero()[:, 0]]
     conditions = make_conditions(

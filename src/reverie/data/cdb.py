@@ -44,10 +44,10 @@ class Records:
 
     def pixels(self, begin: int = 0, end: int | None = None) -> np.ndarray:
         """Return the pixels of some images, row by row, concatenated: (P,) uint8."""
-        some = slice(begin, end)
+        part = slice(begin, end)
         read = _read_grey if self.grey else _read_runs
         try:
-            return read(self.data, self.heights[some], self.widths[some], self.starts[some], self.sizes[some])
+            return read(self.data, self.heights[part], self.widths[part], self.starts[part], self.sizes[part])
         except _InvalidRecord as invalid:
             number = begin + invalid.k + 1
             raise UserError(
@@ -80,23 +80,23 @@ def read_cdb(path: Path) -> Records:
             f"{path} is not a supported .cdb file: its image type is {grey}, expected 0 (binary) or 1 (grey); get another file"
         )
     fixed = height > 0 and width > 0
-    head = 4 if fixed else 6
-    if count == 0 or count > (len(data) - HEADER) // head:
+    record_header = 4 if fixed else 6
+    if count == 0 or count > (len(data) - HEADER) // record_header:
         raise UserError(f"{path} states {count} records, which do not fit into its {len(data)} bytes; get the file again")
     rows = np.empty((count, 4), np.int64)  # label, height, width, first byte
     sizes = np.empty(count, np.int64)
-    at = HEADER
+    offset = HEADER
     for k in range(count):
-        if at + head > len(data) or data[at] != 0xFF:
+        if offset + record_header > len(data) or data[offset] != 0xFF:
             raise UserError(f"{path} is damaged: record {k + 1} of {count} has no start mark; get the file again")
-        w, h = (width, height) if fixed else (data[at + 2], data[at + 3])
-        size = data[at + head - 2] | data[at + head - 1] << 8
-        start = at + head
+        w, h = (width, height) if fixed else (data[offset + 2], data[offset + 3])
+        size = data[offset + record_header - 2] | data[offset + record_header - 1] << 8
+        start = offset + record_header
         if h == 0 or w == 0 or start + size > len(data):
             raise UserError(f"{path} is damaged: record {k + 1} of {count} is empty or ends after the file; get the file again")
-        rows[k] = data[at + 1], h, w, start
+        rows[k] = data[offset + 1], h, w, start
         sizes[k] = size
-        at = start + size
+        offset = start + size
     labels, heights, widths, starts = rows.T
     return Records(path, np.frombuffer(data, np.uint8), bool(grey), heights, widths, labels, starts, sizes)
 
@@ -117,13 +117,13 @@ def _read_runs(data: np.ndarray, heights: np.ndarray, widths: np.ndarray, starts
     too_short = np.flatnonzero(sizes < heights)  # every row needs at least one run
     if len(too_short):
         raise _InvalidRecord(int(too_short[0]))
-    keep = np.repeat(starts - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(int(sizes.sum()))
-    runs = data[keep].astype(np.int64)
+    positions = np.repeat(starts - np.concatenate([[0], np.cumsum(sizes)[:-1]]), sizes) + np.arange(int(sizes.sum()))
+    runs = data[positions].astype(np.int64)
     covered = np.cumsum(runs)
-    wanted = np.cumsum(np.repeat(widths, heights))  # pixels up to the end of each row
-    ends = np.searchsorted(covered, wanted, "left")
+    row_ends = np.cumsum(np.repeat(widths, heights))  # pixels up to the end of each row
+    ends = np.searchsorted(covered, row_ends, "left")
     inside = ends < len(covered)
-    exact = inside & (covered[np.minimum(ends, len(covered) - 1)] == wanted)
+    exact = inside & (covered[np.minimum(ends, len(covered) - 1)] == row_ends)
     owner = np.repeat(np.arange(len(heights)), heights)
     last = np.cumsum(heights) - 1  # the last row of each image must consume its record
     exact[last] &= ends[last] == np.cumsum(sizes) - 1
@@ -157,18 +157,18 @@ def read_cdb_files(
     sizes: dict[tuple[int, int], int] = {}
     for f in files:
         for begin in range(0, len(f), BATCH):
-            members = range(begin, min(begin + BATCH, len(f)))
-            pixels = f.pixels(members.start, members.stop)
-            areas = f.heights[begin : members.stop] * f.widths[begin : members.stop]
+            batch = range(begin, min(begin + BATCH, len(f)))
+            pixels = f.pixels(batch.start, batch.stop)
+            areas = f.heights[begin : batch.stop] * f.widths[begin : batch.stop]
             starts = np.concatenate([[0], np.cumsum(areas)])
-            canvas = np.zeros((len(members), 1, side, side), np.uint8)
-            for j, k in enumerate(members):
+            canvas = np.zeros((len(batch), 1, side, side), np.uint8)
+            for j, k in enumerate(batch):
                 h, w = int(f.heights[k]), int(f.widths[k])
                 sizes[h, w] = sizes.get((h, w), 0) + 1
                 top, left = (side - h) // 2, (side - w) // 2
                 canvas[j, 0, top : top + h, left : left + w] = pixels[starts[j] : starts[j + 1]].reshape(h, w)
-            out[done : done + len(members)] = fit_all(canvas, recipe, ReadingOptions())
-            done += len(members)
+            out[done : done + len(batch)] = fit_all(canvas, recipe, ReadingOptions())
+            done += len(batch)
             options.report_progress("placing digits", done, total)
     note = f"each image centred on a {side}x{side} square, then resized to {height}x{width}"
     return out, np.concatenate([f.labels for f in files]), sizes, [note]

@@ -66,37 +66,37 @@ class Cells:
     def __init__(self, name: str, read: Reader) -> None:
         self.name, self._read = name, read
         self._numbers = array("d")
-        self._words, self._longest, self._some = 0, 0, list[str]()
-        self._first = (0, "")
-        self._different: set[str] | None = set()  # distinct words, as long as they could be labels
+        self._words, self._longest, self._samples = 0, 0, list[str]()
+        self._first_word = (0, "")
+        self._distinct: set[str] | None = set()  # distinct words, as long as they could be labels
 
-    def add(self, cells: Iterable[str], places: Sequence[int]) -> None:
-        """Add cells; places: the line or row of each, for messages."""
+    def add(self, cells: Iterable[str], rows: Sequence[int]) -> None:
+        """Add cells; rows: the line or row number of each, for messages."""
         cells = list(cells)
         if self._read is plain_number:
             try:
-                found = array("d", map(float, cells))
+                numbers = array("d", map(float, cells))
             except ValueError:
                 pass
             else:
                 if not any("_" in cell for cell in cells):
-                    self._numbers += found
+                    self._numbers += numbers
                     return
-        for cell, place in zip(cells, places, strict=True):
+        for cell, row in zip(cells, rows, strict=True):
             number = self._read(cell)
             self._numbers.append(math.nan if number is None else number)
             if number is None:
-                self._first = (place, cell) if not self._words else self._first
+                self._first_word = (row, cell) if not self._words else self._first_word
                 self._words += 1
                 self._longest = max(self._longest, len(cell))
-                if len(self._some) < SAMPLE_SIZE:
-                    self._some.append(cell.strip())
-                if self._different is not None:
-                    self._different.add(cell.strip())
-                    if len(cell) > LABEL_LENGTH or len(self._different) > MAX_CLASSES:
-                        self._different = None
+                if len(self._samples) < SAMPLE_SIZE:
+                    self._samples.append(cell.strip())
+                if self._distinct is not None:
+                    self._distinct.add(cell.strip())
+                    if len(cell) > LABEL_LENGTH or len(self._distinct) > MAX_CLASSES:
+                        self._distinct = None
 
-    def column(self, read: Callable[[], list[str]], place: str = "row") -> Column:
+    def column(self, read: Callable[[], list[str]], unit: str = "row") -> Column:
         """Return the column: numbers, dates or words, or numbers with a few words.  read: returns all cells again."""
         numbers = np.frombuffer(self._numbers, np.float64) if self._numbers else np.empty(0)
 
@@ -105,27 +105,27 @@ class Cells:
 
         if not self._words:
             return Column(self.name, numbers, cells, "numbers")
-        dates = date_reader(self._some)
+        dates = date_reader(self._samples)
         timestamps = (lambda: seconds_of(cells(), dates)) if dates is not None else None
-        there = int(np.count_nonzero(~np.isnan(numbers)))
-        different = len(self._different) if self._different is not None and not there else 0
-        repeats = 2 <= different <= len(numbers) / ROWS_PER_LABEL
+        number_count = int(np.count_nonzero(~np.isnan(numbers)))
+        distinct = len(self._distinct) if self._distinct is not None and not number_count else 0
+        repeats = 2 <= distinct <= len(numbers) / ROWS_PER_LABEL
         problem = ""
-        if self._words <= MAX_WORD_SHARE * (self._words + there):
-            at, cell = self._first
+        if self._words <= MAX_WORD_SHARE * (self._words + number_count):
+            row, cell = self._first_word
             also = f", and {self._words - 1:,} more" if self._words > 1 else ""
-            problem = f"{visible(cell.strip()[:MAX_SHOWN])!r} in {place} {at:,} is not a number{also}"
+            problem = f"{visible(cell.strip()[:MAX_SHOWN])!r} in {unit} {row:,} is not a number{also}"
         return Column(self.name, None, cells, "words", self._longest, timestamps, problem, repeats)
 
 
 def distinct_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return distinct printable column names; an unnamed first column is the index, as pandas writes it."""
-    found: dict[str, None] = {}
-    taken: Counter[str] = Counter()
+    distinct: dict[str, None] = {}
+    repeats: Counter[str] = Counter()
     for k, raw in enumerate(names):
         name = first = visible(raw.strip())[:MAX_NAME].strip() or (f"column {k + 1}" if k or not any(names) else "index")
-        while name in found:
-            taken[first] += 1
-            name = f"{first}.{taken[first]}"
-        found[name] = None
-    return tuple(found)
+        while name in distinct:
+            repeats[first] += 1
+            name = f"{first}.{repeats[first]}"
+        distinct[name] = None
+    return tuple(distinct)

@@ -61,10 +61,10 @@ def cached_classifier(train: Dataset, seed: int = 0, seconds: float = math.inf) 
     net = build(train.shape, len(train.label_names), seed)
     wanted = tensor_specs(net.state_dict())
     for key in (_key(train, seed), *((_key(train, seed, incomplete=True),) if math.isfinite(seconds) else ())):
-        found = CACHE.read(key, lambda _: wanted, TypeAdapter(ClassifierFacts))
-        if found is not None and (key == _key(train, seed) or found[1].seconds >= MIN_TIME_SHARE * seconds):
-            net.load_state_dict(found[0])
-            return LabelClassifier(net.eval(), found[1], cached=True)
+        entry = CACHE.read(key, lambda _: wanted, TypeAdapter(ClassifierFacts))
+        if entry is not None and (key == _key(train, seed) or entry[1].seconds >= MIN_TIME_SHARE * seconds):
+            net.load_state_dict(entry[0])
+            return LabelClassifier(net.eval(), entry[1], cached=True)
     return None
 
 
@@ -76,8 +76,8 @@ def label_classifier(
 
     Without a limit it depends on data and seed only.
     """
-    if (found := cached_classifier(train, seed, seconds)) is not None:
-        return found
+    if (classifier := cached_classifier(train, seed, seconds)) is not None:
+        return classifier
     start, steps = clock(), 0
 
     def report(done: int, of: int) -> None:

@@ -43,11 +43,11 @@ class Codec(nn.Module, ABC):
         return self
 
     def picture(self, z: Tensor) -> Tensor:
-        """Return the data that measurements are taken of, in the units of `units`; a differentiable function of z."""
+        """Return the data to measure, in the units of `units`; a differentiable function of z."""
         return z
 
     def known_cells(self, seen: Tensor) -> Tensor:
-        """Return which numbers of z are known if these numbers of the data are.  seen: (...) bool, of one datum."""
+        """Return which numbers of z are known, given which numbers of the data are.  seen: (...) bool, of one datum."""
         return seen
 
     def summary(self) -> dict[str, Any]:

@@ -64,9 +64,9 @@ class ParquetTable:
         self._bytes.file.close()
 
     def _chunks(self, group: int, columns: Sequence[str] | None = None) -> Iterator[Any]:
-        found = self._metadata.row_group(group)
-        for k in range(found.num_columns):
-            chunk = found.column(k)
+        row_group = self._metadata.row_group(group)
+        for k in range(row_group.num_columns):
+            chunk = row_group.column(k)
             path = chunk.path_in_schema
             if columns is None or any(path == name or path.startswith(f"{name}.") for name in columns):
                 yield chunk
@@ -85,12 +85,12 @@ class ParquetTable:
 
         each: additional bytes per value.
         """
-        found = 0
+        total = 0
         for chunk in self._chunks(group, columns):
             if chunk.total_uncompressed_size < 0 or chunk.num_values < 0:
                 raise UserError(f"{self.where} states a negative size in row group {group}; save or copy it again")
-            found += chunk.total_uncompressed_size + each * chunk.num_values
-        return found
+            total += chunk.total_uncompressed_size + each * chunk.num_values
+        return total
 
     def check(self, columns: Sequence[str], advice: str, each: int = BYTES_PER_VALUE, copies: int = 1) -> None:
         """Refuse columns whose copies need far more memory than the file size; see `cost`."""
@@ -122,11 +122,11 @@ class _Chunks(io.RawIOBase):
         self.chunks: dict[int, tuple[int, int]] | None = None
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
@@ -144,13 +144,13 @@ class _Chunks(io.RawIOBase):
         if self.chunks is not None and data:
             try:
                 stated, values = self.chunks[begin]
-                unpacked, found = _pages(data)
+                unpacked, actual = _pages(data)
             except (KeyError, IndexError, ValueError):
                 raise UserError(f"{self.where} has a damaged page at byte {begin:,}; save or copy it again") from None
-            if found > values or unpacked > max(stated, PAGE_SLACK, MAX_EXPANSION * len(data)):
+            if actual > values or unpacked > max(stated, PAGE_SLACK, MAX_EXPANSION * len(data)):
                 raise UserError(
                     f"{self.where} states {stated:,} bytes and {values:,} values for the column at byte {begin:,}, but"
-                    f" its pages expand to {unpacked:,} and {found:,}, like a decompression bomb; save it again"
+                    f" its pages expand to {unpacked:,} and {actual:,}, like a decompression bomb; save it again"
                 )
         return data
 
@@ -169,10 +169,10 @@ def _pages(chunk: bytes) -> tuple[int, int]:
 
 
 def _struct(data: bytes, offset: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Return the integers and structs of a struct in Thrift's compact protocol by field, and its end."""
+    """Parse a struct in Thrift's compact protocol: return its integers and structs by field, and its end."""
     if depth > MAX_DEPTH:
         raise ValueError("too deep")
-    found: dict[int, Any] = {}
+    fields: dict[int, Any] = {}
     field = 0
     while kind := data[offset] & 15:
         step = data[offset] >> 4
@@ -181,8 +181,8 @@ def _struct(data: bytes, offset: int, depth: int) -> tuple[dict[int, Any], int]:
             field += step
         else:
             field, offset = _number(data, offset)
-        found[field], offset = _value(data, offset, kind, depth)
-    return found, offset + 1
+        fields[field], offset = _value(data, offset, kind, depth)
+    return fields, offset + 1
 
 
 def _value(data: bytes, offset: int, kind: int, depth: int) -> tuple[Any, int]:
@@ -222,20 +222,20 @@ def _number(data: bytes, offset: int) -> tuple[int, int]:
 
 @contextmanager
 def arrow_batches(path: str, where: str) -> Iterator[tuple[Any, Iterator[Any]]]:
-    """Open an arrow stream; yield the buffer of the whole file and its batches, each fully validated."""
+    """Open an arrow stream; yield the buffer of the file and its batches, each fully validated."""
     arrow = arrow_module("pyarrow", where)
     with arrow.memory_map(path) as mapped:
-        whole = mapped.read_buffer()
-        for message in arrow.ipc.MessageReader.open_stream(whole):
+        buffer = mapped.read_buffer()
+        for message in arrow.ipc.MessageReader.open_stream(buffer):
             if message.type in ("record batch", "dictionary") and _compressed(message):
                 raise UserError(f"{where} is a compressed arrow file, whose uncompressed size is unknown; save it uncompressed")
 
         def batches() -> Iterator[Any]:
-            for batch in arrow.ipc.open_stream(whole):
+            for batch in arrow.ipc.open_stream(buffer):
                 batch.validate(full=True)  # with an invalid offset pyarrow would read arbitrary memory
                 yield batch
 
-        yield whole, batches()
+        yield buffer, batches()
 
 
 def _compressed(message: Any) -> bool:
@@ -260,5 +260,5 @@ def _child(data: bytes, table: int, field: int) -> int:
     offset = _slot(data, table, field)
     if not offset:
         raise ValueError("a message without its table")
-    found: int = offset + struct.unpack_from("<I", data, offset)[0]
-    return found
+    target: int = offset + struct.unpack_from("<I", data, offset)[0]
+    return target

@@ -1,4 +1,4 @@
-"""Conditions other than labels: captions, numbers and images, encoded as one vector of real numbers.
+"""Conditions other than labels: captions, numbers and images, encoded as one real vector.
 
 A condition vector contains the tokens of the caption, then the standardized numbers, then the pixels of the image in [0, 1].
 NaN marks missing values, so a vector of NaN is the null condition.
@@ -55,7 +55,7 @@ class ConditionForm(ConfigSection):
     image: tuple[Annotated[int, Field(ge=1, le=4)], Side, Side] | None = None
 
     @model_validator(mode="after")
-    def _something(self) -> ConditionForm:
+    def _check_content(self) -> ConditionForm:
         if (self.tokenizer is None) != (self.length == 0):
             raise ValueError("captions need a tokenizer and a length")
         if not self.width:
@@ -89,9 +89,9 @@ class ConditionForm(ConfigSection):
         """
         if not self.length:
             return []
-        spare = self.caption_tokenizer.size < int(VOCABULARY.rpartition("=")[2])
+        has_unused = self.caption_tokenizer.size < int(VOCABULARY.rpartition("=")[2])
         words = {word: len(self.caption_tokenizer.encode(normalize_caption(word))) for word in normalize_caption(text).split()}
-        return [word for word, tokens in words.items() if tokens > (1 if spare else max(3, len(word)))]
+        return [word for word, tokens in words.items() if tokens > (1 if has_unused else max(3, len(word)))]
 
     def caption(self, row: Tensor) -> str:
         """Return the caption of a vector (width,); empty without one."""
@@ -144,8 +144,8 @@ class Attribute:
     def of(self, captions: Sequence[str]) -> Tensor:
         """Return the index of the word in each caption, -1 for none: (N,) int64."""
         position = {word: k for k, word in enumerate(self.words)}
-        found = ([position[word] for word in normalize_caption(caption).split() if word in position] for caption in captions)
-        return torch.tensor([words[0] if words else -1 for words in found], dtype=torch.int64)
+        matches = ([position[word] for word in normalize_caption(caption).split() if word in position] for caption in captions)
+        return torch.tensor([words[0] if words else -1 for words in matches], dtype=torch.int64)
 
 
 @dataclass(frozen=True)
@@ -169,14 +169,14 @@ class Conditions:
     @cached_property
     def vectors(self) -> Tensor:
         """The condition vectors of all data, without images: (N, length + F) float32."""
-        return self._vectors if self._vectors is not None else self._made(self.captions, self.numbers, len(self))
+        return self._vectors if self._vectors is not None else self._encode(self.captions, self.numbers, len(self))
 
-    def _made(self, captions: Sequence[str], numbers: Tensor | None, count: int) -> Tensor:
+    def _encode(self, captions: Sequence[str], numbers: Tensor | None, count: int) -> Tensor:
         """Encode captions and numbers; count: their number if there are neither."""
         parts = []
         if self.form.length:
-            found = {text: self.form.tokens(text)[0] for text in set(captions)}
-            parts.append(torch.from_numpy(np.stack([found[text] for text in captions])))
+            tokens = {text: self.form.tokens(text)[0] for text in set(captions)}
+            parts.append(torch.from_numpy(np.stack([tokens[text] for text in captions])))
         if numbers is not None:
             mean, std = torch.tensor([(n.mean, n.std) for n in self.form.numbers]).T
             parts.append((numbers - mean) / std)
@@ -184,8 +184,8 @@ class Conditions:
         return torch.cat(parts, 1) if parts else torch.empty(count, 0)
 
     def __len__(self) -> int:
-        every = self.captions or (self.numbers if self.numbers is not None else self.images)
-        return len(every) if every is not None else 0
+        values = self.captions or (self.numbers if self.numbers is not None else self.images)
+        return len(values) if values is not None else 0
 
     def conditions_at(self, index: Tensor) -> Tensor:
         """Return the condition vectors of the chosen data, without images; of large datasets they are encoded on demand."""
@@ -193,7 +193,7 @@ class Conditions:
             return self.vectors[index]
         chosen = torch.arange(len(self))[index].reshape(-1)
         captions = [self.captions[k] for k in chosen.tolist()] if self.captions else []
-        return self._made(captions, self.numbers[chosen] if self.numbers is not None else None, len(chosen))
+        return self._encode(captions, self.numbers[chosen] if self.numbers is not None else None, len(chosen))
 
     def describe(self) -> str:
         """Describe the conditions of the dataset."""
@@ -210,13 +210,13 @@ class Conditions:
     def take(self, index: Tensor) -> Conditions:
         """Return the conditions of the chosen data."""
         chosen = torch.arange(len(self))[index].tolist()
-        many = self._vectors is None and len(self) * (self.form.length + len(self.form.numbers)) > MAX_CACHED_NUMBERS
+        is_large = self._vectors is None and len(self) * (self.form.length + len(self.form.numbers)) > MAX_CACHED_NUMBERS
         images = self.images
         return replace(
             self, captions=tuple(self.captions[k] for k in chosen) if self.captions else (),
             numbers=self.numbers[index] if self.numbers is not None else None,
             images=images[index] if isinstance(images, Tensor) else images.subset(index) if images is not None else None,
-            _vectors=None if many else self.vectors[index],
+            _vectors=None if is_large else self.vectors[index],
         )  # fmt: skip
 
     def with_form(self, form: ConditionForm) -> Conditions:
@@ -244,8 +244,8 @@ def make_conditions(
     columns = {name: torch.tensor(values, dtype=torch.float32) for name, values in (numbers or {}).items()}
     table, length = None, 0
     if captions:
-        some = range(0, len(captions), -(-len(captions) // MAX_TOKENIZER_CAPTIONS))  # all of them, unless there are very many
-        sample = [captions[k] for k in some]
+        step = -(-len(captions) // MAX_TOKENIZER_CAPTIONS)  # 1 unless there are very many
+        sample = captions[::step]
         distinct = sorted({normalize_caption(caption) for caption in sample})
         spec = VOCABULARY if find_spec("tokenizers") else "characters"  # needs no library, and gives longer vectors
         tokenizer = learn_tokenizer(distinct * 2, spec)  # twice, so that a word of a single caption can become a token
@@ -253,10 +253,10 @@ def make_conditions(
         table, length = TokenizerTable.of(tokenizer), min(MAX_TOKENS, max(MIN_TOKENS, longest))
     number_columns = []
     for name, values in columns.items():
-        known = values[~values.isnan()]
-        if len(known) < 2 or not bool(known.isfinite().all()):
-            raise UserError(f"the column {name!r} has {len(known)} finite numbers; at least 2 are needed")
-        number_columns.append(NumberColumn(name=name, mean=float(known.mean()), std=max(float(known.std()), 1e-6)))
+        present = values[~values.isnan()]
+        if len(present) < 2 or not bool(present.isfinite().all()):
+            raise UserError(f"the column {name!r} has {len(present)} finite numbers; at least 2 are needed")
+        number_columns.append(NumberColumn(name=name, mean=float(present.mean()), std=max(float(present.std()), 1e-6)))
     shape = tuple(images.shape[1:]) if images is not None else None
     form = ConditionForm.model_validate({"tokenizer": table, "length": length, "numbers": number_columns, "image": shape})
     stacked = torch.stack(list(columns.values()), 1) if columns else None

@@ -56,6 +56,6 @@ def split_without_copies(order: Tensor, held: int, hashes: np.ndarray) -> tuple[
     if not copied.any():
         return order[held:], order[:held]
     order = torch.cat([order[~copied[order]], order[copied[order]]])
-    rest, out = order[held:], order[:held]
-    other = rest[~torch.isin(group[rest], group[out])]
-    return (other if len(other) else rest), out
+    rest, held_out = order[held:], order[:held]
+    without_copies = rest[~torch.isin(group[rest], group[held_out])]
+    return (without_copies if len(without_copies) else rest), held_out

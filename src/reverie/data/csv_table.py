@@ -26,7 +26,7 @@ SAMPLE_BYTES = 64 * 1024  # bytes sampled to detect the format
 SAMPLE_ROWS = 100  # rows of the sample
 CHUNK_ROWS = 4096
 MAX_COLUMNS = 16384
-DELIMITERS = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}  # of equally good delimiters the first is taken
+DELIMITERS = {"\t": "tabs", ";": "semicolons", "|": "bars", ",": "commas"}  # the first of equally good ones is used
 
 
 @dataclass(frozen=True)
@@ -58,19 +58,22 @@ class TableFormat:
 
 def read_csv(path: Path, name: str, options: ReadingOptions) -> Dataset:
     """Read the numeric columns of a .csv file as points; a header is optional."""
-    form = detect_format(path)
-    cells_by_column = [Cells(name, reader_of([row[k] for row in form.sample], form.comma)) for k, name in enumerate(form.names)]
-    count, rows = 0, _rows(path, form)
+    table_format = detect_format(path)
+    cells_by_column = [
+        Cells(name, reader_of([row[k] for row in table_format.sample], table_format.comma))
+        for k, name in enumerate(table_format.names)
+    ]
+    count, rows = 0, _rows(path, table_format)
     while block := list(islice(rows, CHUNK_ROWS)):
         count += len(block)
-        places = [line for line, _ in block]
+        line_numbers = [line for line, _ in block]
         for column, cells in zip(cells_by_column, zip(*(row for _, row in block), strict=True), strict=True):
-            column.add(cells, places)
+            column.add(cells, line_numbers)
     if not count:
         raise UserError(f"{path} has a header and no rows; expected rows of numbers")
-    columns = [cells.column(partial(_column, path, form, k), "line") for k, cells in enumerate(cells_by_column)]
-    made = table_dataset(name, columns, options, path)
-    return replace(made, report={**made.report, "table": form.describe(count)})
+    columns = [cells.column(partial(_column, path, table_format, k), "line") for k, cells in enumerate(cells_by_column)]
+    dataset = table_dataset(name, columns, options, path)
+    return replace(dataset, report={**dataset.report, "table": table_format.describe(count)})
 
 
 def detect_format(path: Path) -> TableFormat:
@@ -135,9 +138,9 @@ def _delimiter_score(text: str, delimiter: str) -> float:
     if width < 2:
         return 0.0
     cells = [cell for row in rows for cell in row]
-    message = [cell for cell in cells if plain_number(cell) is None and comma_number(cell) is None]
-    unsplit = sum(any(other in cell for other in DELIMITERS) for cell in message)
-    return count / len(rows) * (2 - (len(message) + unsplit) / len(cells))
+    non_numbers = [cell for cell in cells if plain_number(cell) is None and comma_number(cell) is None]
+    unsplit = sum(any(other in cell for other in DELIMITERS) for cell in non_numbers)
+    return count / len(rows) * (2 - (len(non_numbers) + unsplit) / len(cells))
 
 
 def _has_decimal_commas(rows: Sequence[Sequence[str]], delimiter: str) -> bool:
@@ -155,11 +158,13 @@ def _is_header(rows: Sequence[Sequence[str]], comma: bool) -> bool:
         return comma_number(cell) if comma else plain_number(cell)
 
     first = rows[0]
-    message = [number(cell) is None for cell in first]
-    if any(message) and not any(cell.strip() for cell, word in zip(first, message, strict=True) if not word):
+    is_word = [number(cell) is None for cell in first]
+    if any(is_word) and not any(cell.strip() for cell, is_text in zip(first, is_word, strict=True) if not is_text):
         return True
     below = rows[1] if len(rows) > 1 else []
-    return any(word and k < len(below) and below[k].strip() and number(below[k]) is not None for k, word in enumerate(message))
+    return any(
+        is_text and k < len(below) and below[k].strip() and number(below[k]) is not None for k, is_text in enumerate(is_word)
+    )
 
 
 def _is_filled(row: Sequence[str]) -> bool:
@@ -167,35 +172,35 @@ def _is_filled(row: Sequence[str]) -> bool:
     return any(cell.strip() for cell in row) or row == [""]
 
 
-def _rows(path: Path, form: TableFormat) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, table_format: TableFormat) -> Iterator[tuple[int, list[str]]]:
     """Yield the rows after the header, each with its line number; refuse rows of another width."""
-    width, begin = len(form.names), 1
-    with _readable(path), path.open(encoding=form.encoding, newline="") as file:
+    width, next_line = len(table_format.names), 1
+    with _readable(path), path.open(encoding=table_format.encoding, newline="") as file:
         csv.field_size_limit(MAX_FIELD_LENGTH)
-        reader = csv.reader(file, delimiter=form.delimiter)
-        before = form.head
+        reader = csv.reader(file, delimiter=table_format.delimiter)
+        rows_to_skip = table_format.head
         for row in reader:
-            line, begin = begin, reader.line_num + 1
+            line, next_line = next_line, reader.line_num + 1
             if not _is_filled(row):
                 continue
-            if before:
-                before -= 1
+            if rows_to_skip:
+                rows_to_skip -= 1
                 continue
             if len(row) > width and not any(cell.strip() for cell in row[width:]):
                 row = row[:width]
             if len(row) != width:
-                shown = visible(form.delimiter.join(row))[:60]
-                head = "the header" if form.header else "the first row"
+                shown = visible(table_format.delimiter.join(row))[:60]
+                head = "the header" if table_format.header else "the first row"
                 raise UserError(
                     f"line {line:,} of {path} has {len(row)} cell{'s' * (len(row) != 1)}, but {head} has {width}:"
                     f" {shown}; fix or remove such rows")  # fmt: skip
             yield line, row
 
 
-def _column(path: Path, form: TableFormat, k: int) -> list[str]:
+def _column(path: Path, table_format: TableFormat, k: int) -> list[str]:
     """Return the cells of a column, with repeated values stored once."""
     interned: dict[str, str] = {}
-    return [interned.setdefault(row[k], row[k]) for _, row in _rows(path, form)]
+    return [interned.setdefault(row[k], row[k]) for _, row in _rows(path, table_format)]
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def chunk_size(shape: tuple[int, ...], limit: int) -> int:
 
 
 def evenly_spaced_indices(count: int, limit: int) -> Tensor:
-    """Return at most this many evenly spaced indices from first to last: (min(count, most),) int64."""
+    """Return at most this many evenly spaced indices from first to last: (min(count, limit),) int64."""
     chosen = min(count, limit)
     return torch.arange(chosen) * (count - 1) // max(1, chosen - 1)
 
@@ -47,8 +47,8 @@ class Dataset:
 
     x: points (N, D) or series (N, T, C), float32 in data units, or images (N, C, H, W) uint8, in memory or lazy, or windows of
     text (N, W), or pairs of texts (N, 2, W); labels: (N,); conditions: captions, numbers or images instead of labels; columns:
-    names of the coordinates of points, or of the numbers of a time step. notes are lines for users, report the same scan for
-    programs; both describe the whole dataset, so its parts have none.
+    names of the coordinates of points, or of the numbers of a time step. notes: lines for users; report: the same
+    for programs; both describe the whole dataset, so subsets have none.
     """
 
     name: str
@@ -80,9 +80,9 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def batch(self, index: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return the chosen data as float32, images in [0, 1], or characters as int64; and labels (B,) or conditions (B, R).
+        """Return the chosen data as float32, images in [0, 1], or characters as int64; and labels (B,) or condition vectors.
 
-        Condition vectors: see `reverie.data.conditions`.  index: (B,) int64.
+        Condition vectors (B, width): see `reverie.data.conditions`.  index: (B,) int64.
         """
         chosen = self.x[index] if isinstance(self.x, Tensor) else self.x.take(index)
         labels = self.labels[index] if self.labels is not None else None
@@ -140,10 +140,10 @@ class Dataset:
         return Dataset(self.name, x, labels, self.label_names, conditions=conditions, columns=self.columns)
 
     def split(self, seed: int) -> tuple[Dataset, Dataset]:
-        """Return 95 % for training and 5 % held out, by seed and size; of series the last in time.
+        """Return 95 % for training and 5 % held out, by seed and size; for series, the last in time.
 
-        No training image has an exact copy in the held-out set, see `split_without_copies`.  Of text 10 % are held out, see
-        `TextWindows.split`; of pairs whole sources, see `TextPairs.split`.
+        No training image has an exact copy in the held-out set, see `split_without_copies`.  For text, 10 % are held out,
+        see `TextWindows.split`; for pairs, whole sources, see `TextPairs.split`.
         """
         if isinstance(self.x, TextWindows | TextPairs):
             train, held_out = self.x.split(seed)

@@ -59,18 +59,18 @@ def cache_key(entries: Sequence[FileEntry], headers: Sequence[Header], recipe: R
     stamps: dict[Path, tuple[int, ...]] = {}
     digest = hashlib.sha256(repr((DecodedFacts.model_fields["format"].default, PIL.__version__, astuple(recipe))).encode())
     for entry in entries:
-        path, place = _place(entry)
+        path, offset = _location(entry)
         try:
             if path not in stamps:
                 state = path.stat()
                 stamps[path] = (state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns, state.st_ctime_ns)
         except OSError:
             return None
-        digest.update(repr((entry.name, entry.size, str(path), place, stamps[path])).encode("utf-8", "surrogateescape"))
+        digest.update(repr((entry.name, entry.size, str(path), offset, stamps[path])).encode("utf-8", "surrogateescape"))
     return digest.hexdigest()[:32]
 
 
-def _place(entry: FileEntry) -> tuple[Path, int]:
+def _location(entry: FileEntry) -> tuple[Path, int]:
     """Return the file that contains an entry, and its offset."""
     if isinstance(entry.place, zipfile.ZipInfo):
         assert entry.archive is not None
@@ -90,10 +90,10 @@ def load_decoded(key: str, count: int, recipe: Recipe, out: np.ndarray) -> tuple
         shape = (n, recipe.channels, recipe.height, recipe.width)
         return {"pixels": TensorSpec(torch.uint8, shape), "digests": TensorSpec(torch.uint8, (n, DIGEST))}
 
-    found = CACHE.read(key, wanted, TypeAdapter(DecodedFacts))
-    if found is None or sorted([*found[1].good, *found[1].broken]) != list(range(count)):
+    entry = CACHE.read(key, wanted, TypeAdapter(DecodedFacts))
+    if entry is None or sorted([*entry[1].good, *entry[1].broken]) != list(range(count)):
         return None
-    tensors, facts = found
+    tensors, facts = entry
     if len(facts.reasons) != len(facts.broken):
         return None
     out[: len(facts.good)] = tensors["pixels"].numpy()
@@ -103,12 +103,12 @@ def load_decoded(key: str, count: int, recipe: Recipe, out: np.ndarray) -> tuple
     )
 
 
-def save_decoded(key: str, found: DecodedImages, broken: list[tuple[int, str]], out: np.ndarray) -> None:
+def save_decoded(key: str, result: DecodedImages, broken: list[tuple[int, str]], out: np.ndarray) -> None:
     """Store decoded pixels."""
     files, reasons = [k for k, _ in broken], [why for _, why in broken]
     facts = DecodedFacts(
-        good=found.good, broken=files, reasons=reasons, low=found.low, high=found.high, grey=found.grey
+        good=result.good, broken=files, reasons=reasons, low=result.low, high=result.high, grey=result.grey
     )  # fmt: skip
-    digests = np.frombuffer(b"".join(found.digests), np.uint8).reshape(-1, DIGEST).copy()
-    tensors = {"pixels": torch.from_numpy(out[: len(found.good)]), "digests": torch.from_numpy(digests)}
+    digests = np.frombuffer(b"".join(result.digests), np.uint8).reshape(-1, DIGEST).copy()
+    tensors = {"pixels": torch.from_numpy(out[: len(result.good)]), "digests": torch.from_numpy(digests)}
     CACHE.write(key, tensors, facts.model_dump_json())

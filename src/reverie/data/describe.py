@@ -45,17 +45,17 @@ def _counts(counts: Mapping[str, int], limit: int = 6) -> str:
 
 
 def describe_dataset(dataset: Dataset) -> Iterator[str]:
-    """Describe the scan of a dataset, a line each: sizes, modes, classes, range, duplicates, then its notes."""
-    found = dataset.report
-    if "table" in found:
-        yield f"table of {found['table']}"
+    """Describe a dataset, one fact per line: sizes, modes, classes, range, duplicates, then its notes."""
+    report = dataset.report
+    if "table" in report:
+        yield f"table of {report['table']}"
     if dataset.columns:
         rest = f" and {len(dataset.columns) - MAX_NAMES} more" if len(dataset.columns) > MAX_NAMES else ""
         yield f"columns: {', '.join(dataset.columns[:MAX_NAMES])}{rest}"
     if dataset.kind == "images":
-        low, high = found["range"]
-        yield f"{len(dataset):,} images; sizes {_counts(found['sizes'])}; modes {_counts(found['modes'])}"
-        yield f"values {low} to {high}; {found['duplicates']:,} duplicates"
+        low, high = report["range"]
+        yield f"{len(dataset):,} images; sizes {_counts(report['sizes'])}; modes {_counts(report['modes'])}"
+        yield f"values {low} to {high}; {report['duplicates']:,} duplicates"
     if dataset.label_names:
         counts = dict(zip(dataset.label_names, dataset.label_counts(), strict=True))
         yield f"{len(counts)} classes: {_counts(counts, 12)}"

@@ -70,12 +70,12 @@ def _part(path: Path) -> Iterator[Path]:
     """
     with ExitStack() as stack:
         folder = path.parent
-        if not _alone(folder, stack):
+        if not _try_lock(folder, stack):
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=f".{path.name}-", dir=folder)))
         yield folder / f"{path.name}.part"
 
 
-def _alone(folder: Path, stack: ExitStack) -> bool:
+def _try_lock(folder: Path, stack: ExitStack) -> bool:
     """Lock a folder until the stack closes; return whether no other process holds the lock."""
     try:
         import fcntl

@@ -11,8 +11,8 @@ from reverie.data.pixels import DEFAULT_SIDE
 
 Size = tuple[int, int]  # height, width
 
-MAX_CROP = 0.5  # an image that loses more than this share is no longer usable
-MAX_CROPPED_SHARE = 0.1  # share of images cropped too much above which all are padded
+MAX_CROP = 0.5  # an image that loses more than this share is unusable
+MAX_CROPPED_SHARE = 0.1  # if more than this share of images loses over MAX_CROP, all are padded
 NOTED_CROP = 0.1  # cropped share of a typical image that is worth a note
 ASPECT_TOLERANCE = 0.1  # aspect ratios within this share of the typical one count as equal
 
@@ -45,17 +45,17 @@ def choose_size(
 
     side: which side of the images determines a square.
     """
-    own = next(iter(sizes))
-    if len(sizes) == 1 and max(own) <= largest:
-        size = divisible_side(own[0]), divisible_side(own[1])
-        if size == own:
-            return own, None
+    first_size = next(iter(sizes))
+    if len(sizes) == 1 and max(first_size) <= largest:
+        size = divisible_side(first_size[0]), divisible_side(first_size[1])
+        if size == first_size:
+            return first_size, None
     else:
         typical = np.repeat([side(size) for size in sizes], list(sizes.values()))
         size = (divisible_side(min(largest, int(np.median(typical)))),) * 2
-    least, most = min(sizes, key=lambda s: s[0] * s[1]), max(sizes, key=lambda s: s[0] * s[1])
-    images = f"images of {format_size(least)}" if len(sizes) == 1 else (
-        f"images of {len(sizes)} sizes from {format_size(least)} to {format_size(most)}"
+    smallest, biggest = min(sizes, key=lambda s: s[0] * s[1]), max(sizes, key=lambda s: s[0] * s[1])
+    images = f"images of {format_size(smallest)}" if len(sizes) == 1 else (
+        f"images of {len(sizes)} sizes from {format_size(smallest)} to {format_size(biggest)}"
     )  # fmt: skip
     return size, f"{images} are resized to {format_size(size)}; choose another height x width with --size"
 
@@ -81,8 +81,8 @@ def _aspects(sizes: Counter[Size]) -> np.ndarray:
 def choose_fit(sizes: Counter[Size], size: Size, requested: str) -> tuple[str, str | None]:
     """Return the fit of images of these sizes, and a note about cropping.  requested: a fit, or auto."""
     height, width = cropped_shares(sizes, size)
-    lost = height + width
-    too_much = float((lost > MAX_CROP).mean())
+    cropped = height + width
+    too_much = float((cropped > MAX_CROP).mean())
     if requested == "auto" and too_much >= MAX_CROPPED_SHARE:
         what = "all" if too_much == 1 else f"{too_much:.0%}"
         note = (
@@ -92,12 +92,12 @@ def choose_fit(sizes: Counter[Size], size: Size, requested: str) -> tuple[str, s
         return "pad", f"{note} {what}{_shape_hint(sizes, size)}; --fit crop crops them"
     if requested in ("pad", "stretch"):
         return requested, None
-    typical = float(np.median(lost))
+    typical = float(np.median(cropped))
     if typical >= NOTED_CROP:
         side = "width" if not height.any() else "height" if not width.any() else "height or width"
         note = f"cropping to {format_size(size)} removes {typical:.0%} of the {side} of a typical image"
     elif too_much:
-        count = round(too_much * len(lost))
+        count = round(too_much * len(cropped))
         note = f"cropping to {format_size(size)} removes more than half of {count} {'image' if count == 1 else 'images'}"
     else:
         return "crop", None

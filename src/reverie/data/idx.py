@@ -82,8 +82,8 @@ def read_idx(path: Path) -> np.ndarray:
 
 def find_pair(folder: Path, images: str = TRAIN_IMAGES, labels: str = TRAIN_LABELS) -> tuple[Path, Path] | None:
     """Return the images and labels files of a folder, plain or .gz, also with a dot instead of the first dash."""
-    found = [_variant(folder, name) for name in (images, labels)]
-    return (found[0], found[1]) if found[0] is not None and found[1] is not None else None
+    paths = [_variant(folder, name) for name in (images, labels)]
+    return (paths[0], paths[1]) if paths[0] is not None and paths[1] is not None else None
 
 
 def labels_beside(images: Path) -> Path | None:
@@ -93,8 +93,8 @@ def labels_beside(images: Path) -> Path | None:
 
 
 def _variant(folder: Path, name: str) -> Path | None:
-    for form in (name, name.replace("-idx", ".idx")):
-        for path in (folder / form, folder / f"{form}.gz"):
+    for file_name in (name, name.replace("-idx", ".idx")):
+        for path in (folder / file_name, folder / f"{file_name}.gz"):
             if path.is_file():
                 return path
     return None

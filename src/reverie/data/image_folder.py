@@ -71,9 +71,9 @@ def _scan(path: Path, name: str, options: ReadingOptions, hint: str) -> Dataset:
         values = [value or "" for value in values]
         if not any(values):
             raise UserError(f"every caption of {path} is empty; use --labels none")
-        if bare := values.count(""):
+        if uncaptioned := values.count(""):
             label_source.notes.append(
-                f"{_plural(bare, 'image has', 'images have')} no caption and will be trained on with the null condition"
+                f"{_plural(uncaptioned, 'image has', 'images have')} no caption and will be trained on with the null condition"
             )
         if not listing.metadata.keys() & set(METADATA):
             listing.others.pop(TEXT, None)
@@ -113,15 +113,15 @@ def _scan(path: Path, name: str, options: ReadingOptions, hint: str) -> Dataset:
         conditions = make_conditions(captions, columns.numbers_of(entries), columns.images_of(entries, recipe))
     lazy = not isinstance(pixels, np.ndarray) or isinstance(pixels, np.memmap)
     stored = None if pixels is None else np.arange(len(good))
-    whole = FileImages(tuple(entries), digests, recipe, pixels, stored)
-    x = whole if lazy or pixels is None else torch.from_numpy(np.ascontiguousarray(pixels[: len(good)]))
-    copies, seen = len(digests) - len(set(digests)), Counter(headers)
+    images = FileImages(tuple(entries), digests, recipe, pixels, stored)
+    x = images if lazy or pixels is None else torch.from_numpy(np.ascontiguousarray(pixels[: len(good)]))
+    copies, header_counts = len(digests) - len(set(digests)), Counter(headers)
     source = "decoded" if stored is None else "read from a temporary file"
     notes = [
         *label_source.notes,
         *_unused(label_source.unused - {*options.condition_numbers, (options.condition_image or "").lower()}),
         *recipe_notes,
-        *conversions(seen, recipe.channels, options.channels),
+        *conversions(header_counts, recipe.channels, options.channels),
         *(["every image is grey although stored in colour: 1 channel is used"] if stored_in_colour else []),
         *(
             [f"pixel values range only from {low} to {high} of 255; check whether the images are meant to be this dark"]
@@ -137,7 +137,7 @@ def _scan(path: Path, name: str, options: ReadingOptions, hint: str) -> Dataset:
     report = {
         "source": str(path), "kind": "images", "count": len(good), "shape": list(x.shape[1:]), "fit": recipe.fit,
         "lazy": lazy, "labels_by": label_source.kind,
-        "sizes": shown_sizes(sizes_of(seen)), "modes": modes_of(seen),
+        "sizes": shown_sizes(sizes_of(header_counts)), "modes": modes_of(header_counts),
         "classes": class_counts(labels, label_names), "range": [low, high], "duplicates": copies,
         "broken": [{"file": file, "reason": why} for file, why in broken],
     }  # fmt: skip
@@ -207,18 +207,18 @@ def _decoded(
     key = decoded.cache_key(entries, headers, recipe) if used else None
     if out is None or key is None:
         return _decode_all(entries, recipe, out, broken, options), False
-    if (known := decoded.load_decoded(key, len(entries), recipe, out)) is not None:
-        label_source, unusable = known
+    if (cached_result := decoded.load_decoded(key, len(entries), recipe, out)) is not None:
+        result, unusable = cached_result
         if options.strict and unusable:
             _refuse(entries[unusable[0][0]].name, unusable[0][1])
         broken.extend((entries[k].name, why) for k, why in unusable)
-        return label_source, True
+        return result, True
     before = len(broken)
-    label_source = _decode_all(entries, recipe, out, broken, options)
-    if label_source.good and decoded.cache_key(entries, headers, recipe) == key:  # no file has changed meanwhile
-        unused = sorted(set(range(len(entries))) - set(label_source.good))
-        decoded.save_decoded(key, label_source, [(k, why) for k, (_, why) in zip(unused, broken[before:], strict=True)], out)
-    return label_source, False
+    result = _decode_all(entries, recipe, out, broken, options)
+    if result.good and decoded.cache_key(entries, headers, recipe) == key:  # no file has changed meanwhile
+        unused = sorted(set(range(len(entries))) - set(result.good))
+        decoded.save_decoded(key, result, [(k, why) for k, (_, why) in zip(unused, broken[before:], strict=True)], out)
+    return result, False
 
 
 def _decode_all(
@@ -226,7 +226,7 @@ def _decode_all(
 ) -> DecodedImages:
     """Decode and hash every file; store pixels in out, (N, C, H, W), if it is given."""
 
-    def one(entry: FileEntry) -> tuple[bytes, np.ndarray] | str:
+    def read_one(entry: FileEntry) -> tuple[bytes, np.ndarray] | str:
         try:
             with BYTES.of(entry.size):
                 data = read_entry(entry)
@@ -238,7 +238,7 @@ def _decode_all(
     digests: list[bytes] = []
     low, high, grey = 255, 0, True
     for begin in range(0, len(entries), CHUNK):
-        for k, result in enumerate(decoding_pool().map(one, entries[begin : begin + CHUNK]), begin):
+        for k, result in enumerate(decoding_pool().map(read_one, entries[begin : begin + CHUNK]), begin):
             if isinstance(result, str):
                 if options.strict:
                     _refuse(entries[k].name, result)
@@ -275,8 +275,8 @@ def nothing_found(
     return UserError(message + hint)
 
 
-def _plural(count: int, one: str, many: str) -> str:
-    return f"{count:,} {one if count == 1 else many}"
+def _plural(count: int, singular: str, plural: str) -> str:
+    return f"{count:,} {singular if count == 1 else plural}"
 
 
 def sizes_of(headers: Counter[Header]) -> Counter[tuple[int, int]]:
@@ -323,10 +323,12 @@ def _unused(columns: frozenset[str]) -> list[str]:
     """Return a note about unused metadata columns and the options that use them."""
     if not columns:
         return []
-    few = sorted(columns)[:REASONS_SHOWN]
-    names = join_words(few) if len(columns) <= REASONS_SHOWN else f"{', '.join(few)} and {len(columns) - REASONS_SHOWN} more"
+    listed = sorted(columns)[:REASONS_SHOWN]
+    names = (
+        join_words(listed) if len(columns) <= REASONS_SHOWN else f"{', '.join(listed)} and {len(columns) - REASONS_SHOWN} more"
+    )
     subject = f"{'columns' if len(columns) > 1 else 'the column'} {names} of the metadata {'are' if len(columns) > 1 else 'is'}"
-    return [f"{subject} not used; --labels {few[-1]} takes that one as classes, --condition-columns as numbers"]
+    return [f"{subject} not used; --labels {listed[-1]} takes that one as classes, --condition-columns as numbers"]
 
 
 def _others(listing: Listing) -> list[str]:

@@ -53,15 +53,15 @@ def _auto(names: Sequence[str], metadata: Mapping[str, FileEntry], where: str) -
     notes: list[str] = []
     for file in [name for name in metadata if name in METADATA]:
         try:
-            found = _metadata(names, metadata, where, file)
+            source = _metadata(names, metadata, where, file)
         except UserError as error:
             notes.append(f"{file} is not used: {error}")
             continue
-        values = [v for v in found.values or () if v is not None]
+        values = [v for v in source.values or () if v is not None]
         distinct = len(set(values))
-        if distinct >= 2 and len(values) >= len(names) / 2 and not (found.free_text and distinct > len(values) / 2):
-            return LabelSource(found.values, notes + found.notes, found.missing, kind=found.kind, unused=found.unused)
-        if found.free_text and distinct >= 2 and len(values) >= len(names) / 2:
+        if distinct >= 2 and len(values) >= len(names) / 2 and not (source.free_text and distinct > len(values) / 2):
+            return LabelSource(source.values, notes + source.notes, source.missing, kind=source.kind, unused=source.unused)
+        if source.free_text and distinct >= 2 and len(values) >= len(names) / 2:
             present = _metadata(names, metadata, where, file, CAPTIONS)
             note = f"captions from {file}; --labels none ignores them"
             return LabelSource(
@@ -77,8 +77,8 @@ def _auto(names: Sequence[str], metadata: Mapping[str, FileEntry], where: str) -
         if loose:
             notes.append(f"{loose} images lie beside folders, so folders are not used as labels; --labels folder uses them")
             return LabelSource(None, notes)
-        found = _auto_folders(names)
-        return LabelSource(found.values, notes + found.notes, kind=found.kind)
+        source = _auto_folders(names)
+        return LabelSource(source.values, notes + source.notes, kind=source.kind)
     prefixes = [_prefix(name) for name in names]
     counts = Counter(prefixes)
     if None not in counts and len(counts) >= 2 and min(counts.values()) >= 2 and all(map(_is_class, counts)):
@@ -142,8 +142,8 @@ def _by_caption(names: Sequence[str], metadata: Mapping[str, FileEntry], where: 
         raise UserError(
             f"{where} has no captions; add a metadata.jsonl with file_name and text, or a .txt file beside each image"
         )
-    found = _metadata(names, metadata, where, files[0], CAPTIONS)
-    return LabelSource(found.values, found.notes, found.missing, kind="captions", unused=found.unused)
+    source = _metadata(names, metadata, where, files[0], CAPTIONS)
+    return LabelSource(source.values, source.notes, source.missing, kind="captions", unused=source.unused)
 
 
 def _caption_file(name: str) -> str:
@@ -255,16 +255,16 @@ def _metadata(
 ) -> LabelSource:
     if file not in metadata:
         raise UserError(f"there is no {file} in {where}; add it, with a file_name and a label column")
-    read = read_metadata(metadata[file], file, frozenset(names), wanted)
-    values, unmatched = [read.values.get(name) for name in names], read.unmatched
+    column_values = read_metadata(metadata[file], file, frozenset(names), wanted)
+    values, unmatched = [column_values.values.get(name) for name in names], column_values.unmatched
     if all(value is None for value in values):
         raise UserError(f"no row of {file} names an image of {where}; file_name must be a path relative to it")
     present = [v for v in values if v is not None]
     chosen = wanted not in (COLUMNS, CAPTIONS)
-    by = f"the column {read.column} of {file}" if chosen else file
-    notes = [_origin_note(present, by), *_tiny_note(present)] if wanted is not CAPTIONS else []
+    origin = f"the column {column_values.column} of {file}" if chosen else file
+    notes = [_origin_note(present, origin), *_tiny_note(present)] if wanted is not CAPTIONS else []
     if unmatched.count:
         notes.append(f"{unmatched.count} rows of {file} name images that are missing or unusable (first: {unmatched.first})")
-    unused = frozenset() if chosen else read.columns - {FILE, read.column}
-    kind = read.column if chosen else file.removeprefix("metadata.")
-    return LabelSource(values, notes, f"no row in {file}", not chosen and read.column in CAPTIONS, kind, unused)
+    unused = frozenset() if chosen else column_values.columns - {FILE, column_values.column}
+    kind = column_values.column if chosen else file.removeprefix("metadata.")
+    return LabelSource(values, notes, f"no row in {file}", not chosen and column_values.column in CAPTIONS, kind, unused)

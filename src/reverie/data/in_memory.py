@@ -57,7 +57,7 @@ def from_memory(data: Any, options: ReadingOptions) -> Dataset:
 
     (N,) and (N, D) are points; (N, H, W), (N, H, W, C) and (N, C, H, W) images, bytes from 0 to 255 or real numbers from 0 to
     1; a list of PIL images is fitted like a folder; (x, labels) and lists of (x, label) have labels, or captions if requested;
-    of a table, columns of numbers are coordinates, as in a .csv file, or a column of PIL images the images.
+    in a table, columns of numbers are coordinates, as in a .csv file, or a column of PIL images contains the images.
     """
     if isinstance(data, Mapping):
         parts = ", ".join(map(str, list(data)[:6]))
@@ -95,14 +95,14 @@ def from_memory(data: Any, options: ReadingOptions) -> Dataset:
 
 def _labelled(x: Any, labels: Any, options: ReadingOptions) -> Dataset:
     """Return data with separately given labels."""
-    made = from_memory(x, replace(options, labels="none"))
+    dataset = from_memory(x, replace(options, labels="none"))
     if options.labels == "none":
-        return made
+        return dataset
     if options.labels == "captions":
         captions = [visible(" ".join(str(label).split())) for label in labels]
-        if made.kind != "images" or len(captions) != len(made) or not any(captions):
-            raise UserError(f"captions need one text for each image; got {len(captions)} for {len(made)} {made.kind}")
-        return replace(made, conditions=make_conditions(captions), report={**made.report, "labels_by": "captions"})
+        if dataset.kind != "images" or len(captions) != len(dataset) or not any(captions):
+            raise UserError(f"captions need one text for each image; got {len(captions)} for {len(dataset)} {dataset.kind}")
+        return replace(dataset, conditions=make_conditions(captions), report={**dataset.report, "labels_by": "captions"})
     if options.labels != "auto":
         raise UserError(f"labels by {options.labels!r} do not apply to data with given labels; leave labels out")
     values = _numpy(labels) if isinstance(labels, Tensor) else np.asarray(labels)
@@ -113,8 +113,10 @@ def _labelled(x: Any, labels: Any, options: ReadingOptions) -> Dataset:
             f"the labels have the shape {values.shape} and the type {values.dtype}; in a pair (x, labels) give one"
             " integer or name for each datum"
         )
-    numbers, names = array_labels(values, len(made), "the pair (x, labels)")
-    return replace(made, labels=numbers, label_names=names, report={**made.report, "classes": class_counts(numbers, names)})
+    numbers, names = array_labels(values, len(dataset), "the pair (x, labels)")
+    return replace(
+        dataset, labels=numbers, label_names=names, report={**dataset.report, "classes": class_counts(numbers, names)}
+    )
 
 
 def _is_pair(member: Any) -> bool:
@@ -122,8 +124,8 @@ def _is_pair(member: Any) -> bool:
     if not isinstance(member, tuple | list) or len(member) != 2:
         return False
     x, label = member
-    large = isinstance(x, Image.Image | list | tuple) or getattr(x, "ndim", 0) > 0
-    return large and (isinstance(label, str | int | float) or getattr(label, "ndim", 1) == 0)
+    is_datum = isinstance(x, Image.Image | list | tuple) or getattr(x, "ndim", 0) > 0
+    return is_datum and (isinstance(label, str | int | float) or getattr(label, "ndim", 1) == 0)
 
 
 def _named(labels: Sequence[Any], names: Sequence[str] | None) -> list[Any]:
@@ -160,12 +162,12 @@ def _from_numbers(x: np.ndarray, source: str, options: ReadingOptions) -> Datase
     if x.ndim in (3, 4) and x.size:
         _check_axes(x.shape, source)
         _check_range(x, source)
-    made = from_array(x, None, NAME, source, options)
-    side = math.isqrt(made.shape[0])
-    if made.kind == "points" and made.shape[0] >= MIN_FLATTENED and side**2 == made.shape[0]:
-        note = f"points of {made.shape[0]} coordinates; if these are images, give them as (N, {side}, {side})"
-        made = replace(made, notes=(*made.notes, note))
-    return made
+    dataset = from_array(x, None, NAME, source, options)
+    side = math.isqrt(dataset.shape[0])
+    if dataset.kind == "points" and dataset.shape[0] >= MIN_FLATTENED and side**2 == dataset.shape[0]:
+        note = f"points of {dataset.shape[0]} coordinates; if these are images, give them as (N, {side}, {side})"
+        dataset = replace(dataset, notes=(*dataset.notes, note))
+    return dataset
 
 
 def _check_axes(shape: tuple[int, ...], source: str) -> None:
@@ -220,8 +222,8 @@ def _from_images(images: Sequence[Any], options: ReadingOptions) -> Dataset:
     notes += conversions(headers, recipe.channels, options.channels)
     size = (recipe.height, recipe.width)
     fit_to = replace(options, size=size, channels=recipe.channels, fit=recipe.fit)
-    made = images_dataset(NAME, x, None, (), fit_to, notes, "the list of images")
-    return replace(made, report={**made.report, "sizes": shown_sizes(sizes_of(headers)), "modes": modes_of(headers)})
+    dataset = images_dataset(NAME, x, None, (), fit_to, notes, "the list of images")
+    return replace(dataset, report={**dataset.report, "sizes": shown_sizes(sizes_of(headers)), "modes": modes_of(headers)})
 
 
 @dataclass(frozen=True)
@@ -243,8 +245,8 @@ class _Table:
 
         def words() -> list[str]:
             scalars = [value.item() if isinstance(value, np.generic) else value for value in values]
-            whole = [int(v) if isinstance(v, float) and v.is_integer() else v for v in scalars]
-            return ["" if v is None or v != v else str(v).strip() for v in _named(whole, self.classes(k))]
+            values_without_zeros = [int(v) if isinstance(v, float) and v.is_integer() else v for v in scalars]
+            return ["" if v is None or v != v else str(v).strip() for v in _named(values_without_zeros, self.classes(k))]
 
         if values.ndim != 1 or any(isinstance(value, list | dict | tuple | Image.Image) for value in values[:SAMPLE_SIZE]):
             return Column(name, None, words, "lists" if values.ndim != 1 else "objects", 2**31)
@@ -290,12 +292,12 @@ def _table(data: Any) -> _Table | None:
     columns = getattr(data, "columns", None)
     if columns is None or isinstance(columns, str) or not isinstance(columns, Iterable):
         return None
-    kept = list(columns)
+    keys = list(columns)
     index: Any = getattr(data, "index", None)
     if getattr(getattr(index, "dtype", None), "kind", "") == "M":  # the time index of a pandas frame
-        names = [str(getattr(index, "name", None) or "index"), *map(str, kept)]
-        return _Table(names, lambda k: index if k == 0 else data[kept[k - 1]], lambda k: None)
-    return _Table([str(name) for name in kept], lambda k: data[kept[k]], lambda k: None)
+        names = [str(getattr(index, "name", None) or "index"), *map(str, keys)]
+        return _Table(names, lambda k: index if k == 0 else data[keys[k - 1]], lambda k: None)
+    return _Table([str(name) for name in keys], lambda k: data[keys[k]], lambda k: None)
 
 
 def _from_table(table: _Table, options: ReadingOptions) -> Dataset:
@@ -303,16 +305,20 @@ def _from_table(table: _Table, options: ReadingOptions) -> Dataset:
     width = len(table.columns)
     if not width:
         raise UserError("the table has no columns; expected rows of numbers, or images")
-    columns_found = [table.values(k) for k in range(width)]
-    if not len(columns_found[0]):
+    column_values = [table.values(k) for k in range(width)]
+    if not len(column_values[0]):
         raise UserError("the table has no rows; expected rows of numbers, or images")
     names = distinct_names(table.columns)
-    columns = [table.column(name, k, columns_found[k]) for k, name in enumerate(names)]
+    columns = [table.column(name, k, column_values[k]) for k, name in enumerate(names)]
     class_columns = [name for k, name in enumerate(names) if table.classes(k) is not None]
     if len(class_columns) == 1 and options.labels == "auto":
         options = replace(options, labels=class_columns[0])
-    pictures = [values for values in columns_found if values.ndim == 1 and isinstance(values[0], Image.Image)]
-    if pictures:
-        labels, alone = find_label(columns, options, "the table")[1], replace(options, labels="auto")
-        return _labelled(list(pictures[0]), labels, alone) if labels else _from_images(list(pictures[0]), alone)
+    image_columns = [values for values in column_values if values.ndim == 1 and isinstance(values[0], Image.Image)]
+    if image_columns:
+        labels, image_options = find_label(columns, options, "the table")[1], replace(options, labels="auto")
+        return (
+            _labelled(list(image_columns[0]), labels, image_options)
+            if labels
+            else _from_images(list(image_columns[0]), image_options)
+        )
     return table_dataset(NAME, columns, options, "the table")

@@ -16,7 +16,7 @@ KINDS: dict[Kind, str] = {
     "text": "a text",
     "pairs": "a pair",
 }  # the name of one datum
-WRITTEN: dict[Kind, int] = {"text": 1, "pairs": 2}  # kinds of characters, by the dimensions of one datum
+WRITTEN: dict[Kind, int] = {"text": 1, "pairs": 2}  # kinds made of characters, with the number of dimensions of one datum
 DIMENSIONS: dict[int, Kind] = {1: "points", 2: "series", 3: "images"}  # of one datum: (D,), (T, C) or (C, H, W)
 
 
@@ -42,8 +42,8 @@ def describe_shape(shape: Sequence[int], kind: Kind | None = None) -> str:
 
 def format_count(count: int, shape: Sequence[int], kind: Kind | None = None) -> str:
     """Format a count of data: 16 images of 28x28x3, 1 point of 2 coordinates."""
-    many, rest = describe_shape(shape, kind).split(" ", 1)
-    return f"{count:,} {many.removesuffix('s') if count == 1 and many != 'series' else many} {rest}"
+    plural, details = describe_shape(shape, kind).split(" ", 1)
+    return f"{count:,} {plural.removesuffix('s') if count == 1 and plural != 'series' else plural} {details}"
 
 
 def kind_of_samples(shape: Sequence[int]) -> Kind:

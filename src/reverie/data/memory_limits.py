@@ -13,7 +13,7 @@ import numpy as np
 
 from reverie.base.errors import UserError
 
-ALWAYS_ALLOWED = 2**29  # bytes that the data of any file may take
+ALWAYS_ALLOWED = 2**29  # bytes to which any file may expand
 MAX_EXPANSION = 50  # maximum ratio of decoded to file size; higher ratios indicate a decompression bomb
 BYTES_PER_LABEL = 40  # bytes per label during encoding
 MEMORY_LIMIT = 2**30  # bytes of fitted pixels kept in memory; more go to a temporary file
@@ -57,18 +57,18 @@ def allocate_pixels(shape: tuple[int, ...]) -> np.ndarray | None:
 
 
 class Quota:
-    """A quota that threads acquire parts of and release, so that together they never exceed it."""
+    """A quota shared by threads, which acquire and release amounts and together never exceed it."""
 
     def __init__(self, limit: int) -> None:
-        self._most, self._held = limit, 0
+        self._limit, self._held = limit, 0
         self._changed = threading.Condition()
 
     @contextmanager
     def of(self, amount: int) -> Iterator[None]:
         """Acquire an amount, waiting until it is free; larger requests get the whole quota."""
-        amount = min(amount, self._most)
+        amount = min(amount, self._limit)
         with self._changed:
-            self._changed.wait_for(lambda: self._held + amount <= self._most)
+            self._changed.wait_for(lambda: self._held + amount <= self._limit)
             self._held += amount
         try:
             yield

@@ -57,9 +57,9 @@ class MetadataColumns:
             raise UserError(
                 f"an image of the column {self.column!r} cannot be used: {error}; fix it or remove its row"
             ) from None
-        form = Recipe(recipe.height, recipe.width, 1 if grey else 3, recipe.fit)
-        lazy = FileImages(paired, digests, form)
-        size = len(paired) * form.channels * form.height * form.width
+        paired_recipe = Recipe(recipe.height, recipe.width, 1 if grey else 3, recipe.fit)
+        lazy = FileImages(paired, digests, paired_recipe)
+        size = len(paired) * paired_recipe.channels * paired_recipe.height * paired_recipe.width
         return lazy.take(arange(len(paired))) if size <= MEMORY_LIMIT else lazy
 
 
@@ -68,9 +68,11 @@ def read_columns(
 ) -> MetadataColumns:
     """Read the requested columns of a folder's metadata."""
     names = [entry.name for entry in entries]
-    found = {column: _numbers(names, read_metadata_column(names, metadata, column, where), column) for column in numbers}
+    number_columns = {
+        column: _numbers(names, read_metadata_column(names, metadata, column, where), column) for column in numbers
+    }
     if image is None:
-        return MetadataColumns(found)
+        return MetadataColumns(number_columns)
     by_name = {entry.name: entry for entry in entries}
     pairs: dict[str, FileEntry] = {}
     for name, value in zip(names, read_metadata_column(names, metadata, image, where), strict=True):
@@ -87,7 +89,7 @@ def read_columns(
         raise UserError(
             f"the column {image!r} names no image for any of the {len(names)} images of {where}; choose another column"
         )
-    return MetadataColumns(found, pairs, image)
+    return MetadataColumns(number_columns, pairs, image)
 
 
 def _numbers(names: Sequence[str], values: Sequence[str | None], column: str) -> dict[str, float]:

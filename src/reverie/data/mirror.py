@@ -60,8 +60,8 @@ class MirrorClassifier(nn.Module):
 
     def margin(self, x: Tensor, labels: Tensor | None) -> Tensor:
         """Return the score of each image minus that of its mirror image, (B,): positive is correct."""
-        ours, theirs = self.out(self.maps(torch.cat([x, x.flip(-1)]))).chunk(2)
-        scores: Tensor = ours - theirs
+        original, mirrored = self.out(self.maps(torch.cat([x, x.flip(-1)]))).chunk(2)
+        scores: Tensor = original - mirrored
         own = scores.gather(1, labels[:, None] + 1)[:, 0] if labels is not None else 0.0
         return scores[:, 0] + own
 
@@ -77,7 +77,7 @@ def _train(x: Tensor, labels: Tensor | None, classes: int, seed: int, on_step: C
     for i in range(STEPS):
         index = torch.randint(len(x), (min(BATCH, len(x)),), generator=random)
         optimizer.zero_grad()
-        functional.softplus(-classifier.margin(x[index], _of(labels, index))).mean().backward()
+        functional.softplus(-classifier.margin(x[index], _labels_at(labels, index))).mean().backward()
         optimizer.step()
         schedule.step()
         on_step(i)
@@ -103,11 +103,11 @@ def check_mirroring(data: Dataset, seed: int = 0, on_progress: OnProgress = sile
         def on_step(i: int, k: int = k) -> None:
             on_progress("testing whether images may be mirrored", k * STEPS + i + 1, 2 * STEPS)
 
-        classifier = _train(x[train], _of(labels, train), len(data.label_names), mix_seed(seed, k), on_step)
+        classifier = _train(x[train], _labels_at(labels, train), len(data.label_names), mix_seed(seed, k), on_step)
         with torch.no_grad():
-            correct += int(((classifier.margin(x[test], _of(labels, test)) > 0) & asymmetric[test]).sum())
+            correct += int(((classifier.margin(x[test], _labels_at(labels, test)) > 0) & asymmetric[test]).sum())
     return MirrorResult(count, int(asymmetric.sum()), correct)
 
 
-def _of(labels: Tensor | None, index: Tensor) -> Tensor | None:
+def _labels_at(labels: Tensor | None, index: Tensor) -> Tensor | None:
     return labels[index] if labels is not None else None

@@ -87,8 +87,8 @@ def check_count(points: int) -> None:
 
 def _toy(name: str, maker: Maker) -> Loader:
     def make(points: int, seed: int, options: ReadingOptions) -> Dataset:
-        made = maker(points, np.random.default_rng(seed))
-        return points_dataset(name, made, None, (), options, (), name)
+        x = maker(points, np.random.default_rng(seed))
+        return points_dataset(name, x, None, (), options, (), name)
 
     make.__doc__ = maker.__doc__
     return make
@@ -109,8 +109,8 @@ def _pairs(name: str, maker: PairMaker) -> Loader:
 
 def _patterns(points: int, seed: int, options: ReadingOptions) -> Dataset:
     """Points of five toy datasets, labelled by name."""
-    made, labels = patterns(points, np.random.default_rng(seed))
-    return points_dataset("patterns", made, torch.from_numpy(labels), PATTERNS, options, (), "patterns")
+    x, labels = patterns(points, np.random.default_rng(seed))
+    return points_dataset("patterns", x, torch.from_numpy(labels), PATTERNS, options, (), "patterns")
 
 
 def _digits(points: int, seed: int, options: ReadingOptions) -> Dataset:
@@ -151,58 +151,58 @@ def data_folders(data_dir: Path | None) -> Iterator[Path]:
         yield expanded(os.environ["REVERIE_DATA"])
 
 
-def _system_folders(which: IdxDataset) -> Iterator[Path]:
+def _system_folders(definition: IdxDataset) -> Iterator[Path]:
     """Yield the folders of the system and of earlier downloads."""
-    yield from which.system
-    fetched = cache_folder() / which.name  # last, because the home folder may be unknown
+    yield from definition.system
+    fetched = cache_folder() / definition.name  # last, because the home folder may be unknown
     if not any((fetched / name).is_file() for name in MNIST_FILES[:2]):  # downloads are verified again when they are read
         yield fetched
 
 
-def _idx(which: IdxDataset) -> Loader:
+def _idx(definition: IdxDataset) -> Loader:
     def load(points: int, seed: int, options: ReadingOptions) -> Dataset:
         for data_folder in data_folders(options.data_dir):
-            for folder in (*(data_folder / name for name in which.folders), data_folder):
+            for folder in (*(data_folder / name for name in definition.folders), data_folder):
                 pair = find_pair(folder)
                 if pair is not None:
-                    return _read_idx_set(which, pair, options)
-        for folder in _system_folders(which):
+                    return _read_idx_set(definition, pair, options)
+        for folder in _system_folders(definition):
             pair = find_pair(folder)
             if pair is not None:
-                return _read_idx_set(which, pair, options)
-        return _read_idx_set(which, _download(which, options), options)
+                return _read_idx_set(definition, pair, options)
+        return _read_idx_set(definition, _download(definition, options), options)
 
-    source = {"mnist": "LeCun et al. 1998", "fashion": "arXiv:1708.07747"}[which.name]
-    load.__doc__ = f"60,000 images of {which.name}, 28x28, in ten classes ({source}); downloaded if missing."
+    source = {"mnist": "LeCun et al. 1998", "fashion": "arXiv:1708.07747"}[definition.name]
+    load.__doc__ = f"60,000 images of {definition.name}, 28x28, in ten classes ({source}); downloaded if missing."
     return load
 
 
-def _download(which: IdxDataset, options: ReadingOptions) -> tuple[Path, Path]:
-    remotes = [RemoteFile(name, digest) for name, digest in zip(MNIST_FILES[:2], which.sha256, strict=True)]
-    folder = cache_folder() / which.name
+def _download(definition: IdxDataset, options: ReadingOptions) -> tuple[Path, Path]:
+    remotes = [RemoteFile(name, digest) for name, digest in zip(MNIST_FILES[:2], definition.sha256, strict=True)]
+    folder = cache_folder() / definition.name
     try:
-        images, labels = (fetch(remote, which.addresses, folder, options) for remote in remotes)
+        images, labels = (fetch(remote, definition.addresses, folder, options) for remote in remotes)
     except Unreachable as error:
         data_folder = next(data_folders(options.data_dir), folder)
         raise UserError(
-            f"{which.name} is not on this machine and cannot be downloaded ({error}); put {', '.join(MNIST_FILES[:-1])}"
+            f"{definition.name} is not on this machine and cannot be downloaded ({error}); put {', '.join(MNIST_FILES[:-1])}"
             f" and {MNIST_FILES[-1]} into {data_folder} (or give their folder with --data-dir or $REVERIE_DATA)"
         ) from None
     return images, labels
 
 
-def _read_idx_set(which: IdxDataset, pair: tuple[Path, Path], options: ReadingOptions) -> Dataset:
+def _read_idx_set(definition: IdxDataset, pair: tuple[Path, Path], options: ReadingOptions) -> Dataset:
     x, y = read_pair(*pair)
     assert y is not None
-    twin = TWINS[which.name]
+    twin = TWINS[definition.name]
     if tuple(int(k) for k in y[: len(twin.first_labels)]) == twin.first_labels:
-        raise UserError(f"the files in {pair[0].parent} are {twin.name}, not {which.name}; give each its own folder")
-    if x.ndim != 3 or x.size == 0 or int(y.max()) >= len(which.label_names):
+        raise UserError(f"the files in {pair[0].parent} are {twin.name}, not {definition.name}; give each its own folder")
+    if x.ndim != 3 or x.size == 0 or int(y.max()) >= len(definition.label_names):
         raise UserError(
-            f"the files in {pair[0].parent} are not {which.name}: expected grey images with labels 0 to 9; replace them"
+            f"the files in {pair[0].parent} are not {definition.name}: expected grey images with labels 0 to 9; replace them"
         )
     labels = torch.from_numpy(y.astype(np.int64))
-    return images_dataset(which.name, x[:, None], labels, which.label_names, options, (), str(pair[0].parent))
+    return images_dataset(definition.name, x[:, None], labels, definition.label_names, options, (), str(pair[0].parent))
 
 
 def cdb_files(folder: Path) -> list[Path]:
@@ -217,9 +217,9 @@ def cdb_dataset(paths: list[Path], name: str, source: str, options: ReadingOptio
     """Return .cdb files combined into one dataset."""
     x, y, sizes, notes = read_cdb_files(paths, options)
     labels, names = encode_labels([str(k) for k in y.tolist()])
-    made = images_dataset(name, x, labels, names, options, notes, source)
-    report = {**made.report, "sizes": shown_sizes(sizes), "files": [path.name for path in paths]}
-    return Dataset(name, made.x, made.labels, made.label_names, made.notes, report)
+    dataset = images_dataset(name, x, labels, names, options, notes, source)
+    report = {**dataset.report, "sizes": shown_sizes(sizes), "files": [path.name for path in paths]}
+    return Dataset(name, dataset.x, dataset.labels, dataset.label_names, dataset.notes, report)
 
 
 def _hoda(points: int, seed: int, options: ReadingOptions) -> Dataset:
@@ -265,5 +265,5 @@ DATASETS: dict[str, Loader] = {
 KIND_OF: dict[str, Kind] = {
     **dict.fromkeys(TOYS, "points"), "patterns": "points", "oscillation": "series", "prose": "text",
     **dict.fromkeys(PAIR_SETS, "pairs"),
-}  # fmt: skip  # the kinds of those that hold no images
+}  # fmt: skip  # the kinds of the datasets without images
 FROM_FILES = ("mnist", "fashion", "hoda", "binarized-mnist", "captioned-mnist")  # the named datasets that are read from files

@@ -39,7 +39,7 @@ class PairSource:
 
 def collect_pairs(rows: Iterator[tuple[str, object, object]], sources: str, targets: str) -> PairSource:
     """Return the rows that are valid pairs of texts.  rows: location and the two sides."""
-    found, broken = list[TextPair](), list[tuple[str, str]]()
+    pairs, broken = list[TextPair](), list[tuple[str, str]]()
     for where, *sides in rows:
         problem = ""
         for name, side in zip((sources, targets), sides, strict=True):
@@ -52,10 +52,10 @@ def collect_pairs(rows: Iterator[tuple[str, object, object]], sources: str, targ
         if problem:
             broken.append((where, problem))
         else:
-            found.append((str(sides[0]).strip(), str(sides[1]).strip()))
-        if len(found) > MAX_PAIRS:
+            pairs.append((str(sides[0]).strip(), str(sides[1]).strip()))
+        if len(pairs) > MAX_PAIRS:
             raise UserError(f"more than {MAX_PAIRS:,} pairs; use a part of them")
-    return PairSource(found, broken, sources, targets)
+    return PairSource(pairs, broken, sources, targets)
 
 
 def parse_pair_columns(requested: str | None, path: Path) -> tuple[str, str]:
@@ -87,8 +87,8 @@ def holds_pairs(path: Path) -> bool:
             value = read_json(lines[0])
             return isinstance(value, dict) and all(isinstance(value.get(key), str) for key in DEFAULT_COLUMNS)
         first, *rows = csv.reader(lines, delimiter=guess_delimiter(path, lines[0]))
-        places = [first.index(key) for key in DEFAULT_COLUMNS]
-        return not all(_is_number(row[k]) for row in rows for k in places if k < len(row)) or not rows
+        indices = [first.index(key) for key in DEFAULT_COLUMNS]
+        return not all(_is_number(row[k]) for row in rows for k in indices if k < len(row)) or not rows
     except (OSError, ValueError, csv.Error):
         return False  # the reader of the file reports the problem
 
@@ -110,16 +110,16 @@ def table_pairs(path: Path, text: str, requested: str | None) -> PairSource:
         rows = csv.reader(lines, delimiter=guess_delimiter(path, lines[0] if lines else ""), strict=True)
         header = [] if sources.isdecimal() and targets.isdecimal() else next(rows, [])
         if header and (missing := [name for name in (sources, targets) if name not in header]):
-            there = ", ".join(visible(name) for name in header)
-            raise UserError(f"{path} has no column {missing[0]!r}; it has: {there}")
-        places = [header.index(name) if header else int(name) - 1 for name in (sources, targets)]
-        if min(places) < 0:
+            existing = ", ".join(visible(name) for name in header)
+            raise UserError(f"{path} has no column {missing[0]!r}; it has: {existing}")
+        indices = [header.index(name) if header else int(name) - 1 for name in (sources, targets)]
+        if min(indices) < 0:
             raise UserError(f"columns of {path} are numbered from 1, got {requested!r}; fix --pairs")
 
         def cells() -> Iterator[tuple[str, object, object]]:
             for number, row in enumerate(rows, 1 + bool(header)):
                 if any(cell.strip() for cell in row):
-                    a, b = (row[k] if k < len(row) else None for k in places)
+                    a, b = (row[k] if k < len(row) else None for k in indices)
                     yield f"row {number:,}", a, b
 
         return collect_pairs(cells(), sources, targets)
@@ -147,11 +147,12 @@ def jsonl_pairs(path: Path, text: str, requested: str | None) -> PairSource:
 
 def parallel_pairs(path: Path, text: str, other: Path, targets_text: str) -> PairSource:
     """Return two files line by line."""
-    lines, beside = (part.splitlines() for part in (text, targets_text))
-    if len(lines) != len(beside):
+    lines, target_lines = (part.splitlines() for part in (text, targets_text))
+    if len(lines) != len(target_lines):
         raise UserError(
-            f"{path} has {len(lines):,} lines but {other} has {len(beside):,}; give files whose lines correspond")  # fmt: skip
-    rows = ((f"line {k:,}", a, b) for k, (a, b) in enumerate(zip(lines, beside, strict=True), 1))
+            f"{path} has {len(lines):,} lines but {other} has {len(target_lines):,}; give files whose lines correspond"
+        )
+    rows = ((f"line {k:,}", a, b) for k, (a, b) in enumerate(zip(lines, target_lines, strict=True), 1))
     return collect_pairs(rows, path.name, other.name)
 
 
@@ -162,27 +163,27 @@ def read_pairs(path: Path, name: str, options: ReadingOptions) -> Dataset | None
         return None
     text = decode_text(read_bytes(path), path)
     if suffix == ".jsonl":
-        found = jsonl_pairs(path, text, requested)
+        source = jsonl_pairs(path, text, requested)
     elif suffix in SUFFIXES:
-        found = table_pairs(path, text, requested)
+        source = table_pairs(path, text, requested)
     else:
         other = _other_file(path, requested or "")
-        found = parallel_pairs(path, text, other, decode_text(read_bytes(other), other))
-    if found.broken and options.strict:
-        raise UserError(f"{found.broken[0][0]} of {path}: {found.broken[0][1]}; fix it, or leave --strict out")
-    return pairs_dataset(name, found.pairs, options, str(path), found.broken)
+        source = parallel_pairs(path, text, other, decode_text(read_bytes(other), other))
+    if source.broken and options.strict:
+        raise UserError(f"{source.broken[0][0]} of {path}: {source.broken[0][1]}; fix it, or leave --strict out")
+    return pairs_dataset(name, source.pairs, options, str(path), source.broken)
 
 
 def _other_file(path: Path, requested: str) -> Path:
     """Return the file with the targets: as given, or beside the source file."""
     try:
-        places = (expanded(requested), path.parent / Path(requested).name)
-        found = next((place for place in places if place.is_file()), None)
+        candidates = (expanded(requested), path.parent / Path(requested).name)
+        existing = next((candidate for candidate in candidates if candidate.is_file()), None)
     except (OSError, ValueError, RuntimeError):  # too long, a null byte, no such user
-        found = None
-    if found is None:
+        existing = None
+    if existing is None:
         raise UserError(f"there is no file {requested!r} with the targets of {path}; give --pairs FILE")
-    return found
+    return existing
 
 
 def pairs_dataset(

@@ -35,8 +35,8 @@ PERSIAN_DIGITS = str.maketrans("0123456789", "۰۱۲۳۴۵۶۷۸۹")
 
 def _groups(number: int) -> list[tuple[int, int]]:
     """Return the non-zero groups of three digits, the highest first, each with its power of a thousand."""
-    found = [((number // 1000**power) % 1000, power) for power in (2, 1, 0)]
-    return [(group, power) for group, power in found if group]
+    groups = [((number // 1000**power) % 1000, power) for power in (2, 1, 0)]
+    return [(group, power) for group, power in groups if group]
 
 
 def _below_hundred(number: int) -> str:
@@ -68,8 +68,8 @@ def persian(number: int) -> str:
         elif rest:
             words.append(PERSIAN[rest])
         text = AND.join(words)
-        alone = power == 1 and group == 1
-        parts.append(PERSIAN_THOUSANDS[1] if alone else f"{text} {PERSIAN_THOUSANDS[power]}".strip())
+        is_one_thousand = power == 1 and group == 1
+        parts.append(PERSIAN_THOUSANDS[1] if is_one_thousand else f"{text} {PERSIAN_THOUSANDS[power]}".strip())
     return AND.join(parts) or PERSIAN[0]
 
 
@@ -106,12 +106,12 @@ def _date_forms(day: datetime.date) -> tuple[str, ...]:
 
 def reversal(n: int, random: Generator, lengths: tuple[int, int] = (1, LONGEST_STRING)) -> list[TextPair]:
     """Random strings of 1 to 20 letters, and the reversed string."""
-    found: dict[str, str] = {}
-    while len(found) < n:
+    pairs: dict[str, str] = {}
+    while len(pairs) < n:
         size = int(random.integers(lengths[0], lengths[1] + 1))
         text = "".join(LETTERS[k] for k in random.integers(0, len(LETTERS), size))
-        found[text] = text[::-1]
-    return list(found.items())
+        pairs[text] = text[::-1]
+    return list(pairs.items())
 
 
 def dates(n: int, random: Generator) -> list[TextPair]:
@@ -126,12 +126,12 @@ def dates(n: int, random: Generator) -> list[TextPair]:
 def _numbers(n: int, random: Generator, sizes: tuple[int, int] = (1, DIGITS)) -> Iterator[int]:
     """Yield distinct numbers, about equally many of each number of digits while available."""
     left = {digits: 9 * 10 ** (digits - 1) + (digits == 1) for digits in range(sizes[0], sizes[1] + 1)}
-    seen: set[int] = set()
-    while len(seen) < n and any(left.values()):
+    numbers: set[int] = set()
+    while len(numbers) < n and any(left.values()):
         digits = int(random.choice([size for size, count in left.items() if count]))
         number = int(random.integers(0 if digits == 1 else 10 ** (digits - 1), 10**digits))
-        if number not in seen:
-            seen.add(number)
+        if number not in numbers:
+            numbers.add(number)
             left[digits] -= 1
             yield number
 
@@ -153,7 +153,7 @@ PAIR_SETS: dict[str, PairMaker] = {
     "numbers-fa": persian_numbers,
 }
 DEFAULT_COUNTS = {"reversal": 50_000, "dates": 20_000, "numbers-en": 20_000, "numbers-fa": 20_000}  # default counts
-# Sources longer than those in training, where they exist.
+# Makers of sources longer than those in training, for datasets that have such sources.
 LONGER: dict[str, PairMaker] = {
     "reversal": lambda n, random: reversal(n, random, (LONGEST_STRING + 1, 2 * LONGEST_STRING)),
     "numbers-en": lambda n, random: english_numbers(n, random, (DIGITS + 1, 9)),

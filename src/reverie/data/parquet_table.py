@@ -77,9 +77,9 @@ def _text_column(name: str, read: Callable[[], list[str]], options: ReadingOptio
         words = read()
     except UserError:
         return Column(name, None, read, "texts", 2**31)
-    found = Cells(name, plain_number)
-    found.add(words, range(1, len(words) + 1))
-    return found.column(read)
+    cells = Cells(name, plain_number)
+    cells.add(words, range(1, len(words) + 1))
+    return cells.column(read)
 
 
 def _no_label(field: Any, path: Path) -> list[str]:

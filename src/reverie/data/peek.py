@@ -21,8 +21,8 @@ def kind_of_data(source: str) -> Kind:
     if source in DATASETS:
         return KIND_OF.get(source, "images")
 
-    def stop(form: Dataset) -> None:
-        raise _KindFound(form.kind)
+    def stop(dataset: Dataset) -> None:
+        raise _KindFound(dataset.kind)
 
     try:
         return load_data(source, on_shape=stop).kind

@@ -290,8 +290,8 @@ def _why(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return "not an image"
     if isinstance(error, Image.DecompressionBombError):
-        found = re.search(r"\d+", str(error))
-        size = f"{int(found[0]) / 1e6:.0f} megapixels" if found else "too many pixels"
+        number = re.search(r"\d+", str(error))
+        size = f"{int(number[0]) / 1e6:.0f} megapixels" if number else "too many pixels"
         return f"too large ({size}; the limit is {PIXEL_LIMIT // 10**6} megapixels)"
     message = " ".join(str(error).split()) or type(error).__name__
     if "truncated" in message.lower() or isinstance(error, EOFError):

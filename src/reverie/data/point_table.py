@@ -92,9 +92,9 @@ def table_dataset(name: str, columns: Sequence[Column], options: ReadingOptions,
     chosen = choose_columns([c for k, c in enumerate(columns) if k != label], options, candidates, source)
     x = np.stack([column.numbers for column in chosen.kept if column.numbers is not None], 1)
     for column, numbers in zip(chosen.kept, x.T, strict=True):
-        if len(wrong := np.flatnonzero(np.isinf(numbers))):
+        if len(infinite := np.flatnonzero(np.isinf(numbers))):
             raise UserError(
-                f"row {wrong[0] + 1:,} of {source} has an infinite number in the column {column.name}; fix or remove such"
+                f"row {infinite[0] + 1:,} of {source} has an infinite number in the column {column.name}; fix or remove such"
                 " rows")  # fmt: skip
     rows = np.arange(len(x))
     timestamps = _timestamps(chosen.time)
@@ -107,18 +107,18 @@ def table_dataset(name: str, columns: Sequence[Column], options: ReadingOptions,
     x, filled = fill_gaps(x[rows], options.window is not None)
     if filled.any():
         method = "by linear interpolation in time" if options.window is not None else "by the median of their column"
-        each = [f"{c.name} {n:,}" for c, n in zip(chosen.kept, filled, strict=True) if n]
-        notes.append(f"empty cells filled {method}: {', '.join(each)} of {len(x):,}")
+        counts = [f"{c.name} {n:,}" for c, n in zip(chosen.kept, filled, strict=True) if n]
+        notes.append(f"empty cells filled {method}: {', '.join(counts)} of {len(x):,}")
     timestamp_column = None if chosen.time is None or timestamps is None else (chosen.time.name, timestamps[rows])
     if options.window is None and (values is None or timestamp_column is not None):
         notes += series_hint(dict(zip([c.name for c in chosen.kept], x.T, strict=True)), timestamp_column)
     labels, names = (None, ()) if values is None else encode_labels([values[k] for k in rows])
-    made = points_dataset(name, x, labels, names, options, (*notes, *_left_out(chosen.left)), str(source))
+    dataset = points_dataset(name, x, labels, names, options, (*notes, *_left_out(chosen.left)), str(source))
     report = {
-        **made.report, "columns": [c.name for c in chosen.kept], "left_out": chosen.left,
+        **dataset.report, "columns": [c.name for c in chosen.kept], "left_out": chosen.left,
         "filled": {c.name: int(n) for c, n in zip(chosen.kept, filled, strict=True) if n},
     }  # fmt: skip
-    return replace(made, columns=tuple(c.name for c in chosen.kept), report=report)
+    return replace(dataset, columns=tuple(c.name for c in chosen.kept), report=report)
 
 
 def _timestamps(time: Column | None) -> np.ndarray | None:
@@ -134,12 +134,12 @@ def choose_columns(
     chosen = ColumnChoice([])
     left_by_values: list[Column] = []  # left out because of their values only
     by_name = {column.name: column for column in columns}
-    for place, column in enumerate(columns):
+    for position, column in enumerate(columns):
         why = _not_numbers(column, options.labels, candidates)
         if options.columns and options.columns != (ALL,):
             why = "not named by --columns" if column.name not in options.columns else why
         elif not why and options.columns != (ALL,):
-            why = _no_coordinate(column, place)
+            why = _no_coordinate(column, position)
         if chosen.time is None and column.name not in candidates and (column.timestamps or why == TIMED):
             chosen.time = column
         if why and column.problem and not (options.columns and column.name not in options.columns):
@@ -189,7 +189,7 @@ def _not_numbers(column: Column, labels: str, candidates: Sequence[str]) -> str:
     return column.holds
 
 
-def _no_coordinate(column: Column, place: int) -> str:
+def _no_coordinate(column: Column, position: int) -> str:
     """Return why a column of numbers is not a coordinate: mostly empty, an id, a row number, or a time."""
     numbers = column.numbers
     assert numbers is not None
@@ -197,14 +197,14 @@ def _no_coordinate(column: Column, place: int) -> str:
     if len(numbers) - len(present) > MAX_EMPTY * len(numbers):
         return f"{1 - len(present) / len(numbers):.0%} empty"
     words = set(column.words)
-    steps, whole = np.diff(present), bool((present == np.round(present)).all())
+    steps, is_integer = np.diff(present), bool((present == np.round(present)).all())
     if (
         words & DATES
         or (words & TIME_WORDS and monotonicity(present) and bool(steps.all()))
         or ("time" in words and monotonicity(present))
     ):
         return TIMED
-    if not whole:
+    if not is_integer:
         return ""
     if words & IDS:
         return NAMED
@@ -212,7 +212,7 @@ def _no_coordinate(column: Column, place: int) -> str:
     if unique and " ".join(column.words) in ROW_NUMBERS:
         return NUMBERED
     dense = len(present) >= MIN_ROWS and present.max() - present.min() + 1 == len(present)
-    counts_up = len(present) >= MIN_ROWS and place == 0 and monotonicity(present) > 0
+    counts_up = len(present) >= MIN_ROWS and position == 0 and monotonicity(present) > 0
     return NUMBERED if unique and (dense or counts_up) and not words & AXES else ""
 
 
@@ -224,8 +224,8 @@ def fill_gaps(x: np.ndarray, in_time: bool) -> tuple[np.ndarray, np.ndarray]:
     x = x.copy()
     for k in np.flatnonzero(gaps.any(0)):
         present = ~gaps[:, k]
-        at = np.arange(len(x))
-        x[~present, k] = np.interp(at[~present], at[present], x[present, k]) if in_time else np.median(x[present, k])
+        rows = np.arange(len(x))
+        x[~present, k] = np.interp(rows[~present], rows[present], x[present, k]) if in_time else np.median(x[present, k])
     return x, gaps.sum(0)
 
 
@@ -235,35 +235,35 @@ def find_label(
     """Return the index of the label column, its values, notes, and the columns that could each be the label."""
     requested, names = options.labels, [column.name for column in columns]
     free = [k for k, column in enumerate(columns) if column.name not in options.columns]
-    named = next((k for k in free if names[k].lower() in LABEL_COLUMNS and not _is_fractional(columns[k])), None)
+    chosen = next((k for k in free if names[k].lower() in LABEL_COLUMNS and not _is_fractional(columns[k])), None)
     if requested == "none":
         return None, None, [], ()
     if requested != "auto":
         if requested not in names:
             raise _no_column(requested, names, source)
-        named = names.index(requested)
-    if named is None:
+        chosen = names.index(requested)
+    if chosen is None:
         words = [
             k for k in free if columns[k].numbers is None and columns[k].timestamps is None and columns[k].holds == "words"
         ]
-        found = [k for k in words if columns[k].longest <= LABEL_LENGTH and _may_be_label(columns[k])]
-        if len(found) > 1:
-            candidates = [names[k] for k in found]
+        label_like = [k for k in words if columns[k].longest <= LABEL_LENGTH and _may_be_label(columns[k])]
+        if len(label_like) > 1:
+            candidates = [names[k] for k in label_like]
             note = (
                 f"columns {join_words(candidates)} could each be the label, so none is used; choose one with --labels"
                 f" {candidates[0]}"
             )
             return None, None, [note], candidates
-        if not found:
+        if not label_like:
             return None, None, [], ()
-        named, values = found[0], columns[found[0]].cells()
-        notes = [f"{len(set(values) - {''})} classes from the column {names[named]}; --labels none ignores them"]
+        chosen, values = label_like[0], columns[label_like[0]].cells()
+        notes = [f"{len(set(values) - {''})} classes from the column {names[chosen]}; --labels none ignores them"]
     else:
-        values, notes = _class_values(columns[named]), []
+        values, notes = _class_values(columns[chosen]), []
     if empty := values.count(""):
-        notes.append(f"{empty:,} empty cell{'s' * (empty != 1)} of the label {names[named]} get the class {MISSING}")
+        notes.append(f"{empty:,} empty cell{'s' * (empty != 1)} of the label {names[chosen]} get the class {MISSING}")
         values = [value or MISSING for value in values]
-    return named, values, notes, ()
+    return chosen, values, notes, ()
 
 
 def _is_fractional(column: Column) -> bool:
@@ -288,10 +288,10 @@ def _may_be_label(column: Column) -> bool:
 
 def _repeats(values: Sequence[str]) -> bool:
     """Return whether words are class names: short, at least two, each occurring more than once on average."""
-    different = set(values) - {""}
-    if not 2 <= len(different) <= len(values) / ROWS_PER_LABEL:
+    distinct = set(values) - {""}
+    if not 2 <= len(distinct) <= len(values) / ROWS_PER_LABEL:
         return False
-    return not any(len(word) > LABEL_LENGTH or _is_number(word) for word in different)
+    return not any(len(word) > LABEL_LENGTH or _is_number(word) for word in distinct)
 
 
 def _is_number(cell: str) -> bool:

@@ -1,4 +1,4 @@
-"""Shared by all readers: reading options, size and fit, and reports."""
+"""Reading options, size and fit, and reports, shared by all readers."""
 
 from __future__ import annotations
 
@@ -78,8 +78,8 @@ def encode_labels(values: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
 
     Names with non-printable characters are escaped.
     """
-    shown = {value: visible(value) for value in set(values)}
-    values = [shown[value] for value in values]
+    escaped = {value: visible(value) for value in set(values)}
+    values = [escaped[value] for value in values]
     names = tuple(sorted(set(values), key=lambda name: (natural_key(name), name)))
     number = {name: k for k, name in enumerate(names)}
     return torch.tensor([number[value] for value in values], dtype=torch.int64), names
@@ -169,12 +169,12 @@ def images_dataset(
     all_notes = list(notes)
     sizes = Counter({(height, width): count})
     target = options.channels or (3 if channels == 4 else channels)
-    size, fit, form_notes = choose_size_and_fit(sizes, options.size, options.fit, options.largest(target))
-    all_notes.extend(form_notes)
+    size, fit, size_notes = choose_size_and_fit(sizes, options.size, options.fit, options.largest(target))
+    all_notes.extend(size_notes)
     if target != channels:
-        words = {1: "grey", 3: "RGB", 4: "RGBA"}
+        mode_names = {1: "grey", 3: "RGB", 4: "RGBA"}
         over = ", transparency composited over white" if channels == 4 else ""
-        all_notes.append(f"{count} {words[channels]} images converted to {words[target]}{over}")
+        all_notes.append(f"{count} {mode_names[channels]} images converted to {mode_names[target]}{over}")
     options.report_shape(name, (count, target, *size), labels, names)
     copies = count_duplicates(x)
     report = {
@@ -190,10 +190,10 @@ def fit_all(x: np.ndarray, recipe: Recipe, options: ReadingOptions) -> np.ndarra
     """Fit images to one shape.  x: (N, C, H, W) uint8; returns the same with the recipe's shape."""
     if x.shape[1:] == (recipe.channels, recipe.height, recipe.width):
         return np.require(x, requirements=["C", "W"])  # torch requires writable memory
-    form = (len(x), recipe.channels, recipe.height, recipe.width)
-    out = allocate_pixels(form)
+    shape = (len(x), recipe.channels, recipe.height, recipe.width)
+    out = allocate_pixels(shape)
     if out is None:
-        raise UserError(f"no space in memory or on disk for images of {form}; choose a smaller --size")
+        raise UserError(f"no space in memory or on disk for images of {shape}; choose a smaller --size")
 
     def fit_chunk(begin: int) -> int:
         for k, image in enumerate(x[begin : begin + CHUNK], begin):

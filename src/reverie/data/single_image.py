@@ -13,15 +13,14 @@ from PIL import Image, ImageOps
 from reverie.base.errors import ReverieWarning, UserError, pick
 from reverie.base.files import reason
 from reverie.data.arrays import read_npy, to_uint8
-from reverie.data.pixels import FITS, BrokenImage, Recipe, convert_mode, decode, read_header
-from reverie.data.pixels import fit_image as shaped
+from reverie.data.pixels import FITS, BrokenImage, Recipe, convert_mode, decode, fit_image, read_header
 from reverie.data.sources import FILE_LIMIT
 
 Shape = tuple[int, int, int]
 Size = tuple[int, int]
 
 CHANNELS = (1, 3, 4)
-BOXES = {  # (top, bottom, left, right) of the region to fill, as shares of height and width
+BOXES = {  # (top, bottom, left, right) of the region to fill, as fractions of height and width
     "left-half": (0.0, 1.0, 0.0, 0.5),
     "right-half": (0.0, 1.0, 0.5, 1.0),
     "top-half": (0.0, 0.5, 0.0, 1.0),
@@ -101,11 +100,11 @@ def _fit_array(values: np.ndarray, shape: Shape, name: str, fit: str) -> Picture
     x = _planes(values, shape, name)
     size = (x.shape[1], x.shape[2])
     if not (x.dtype.kind == "f" and x.min() >= 0 and x.max() <= 1 and x.shape == shape):
-        eight = to_uint8(x, name)[0]
+        pixels = to_uint8(x, name)[0]
         if x.shape != shape:
-            image = Image.fromarray(eight[0] if len(eight) == 1 else np.ascontiguousarray(np.moveaxis(eight, 0, -1)))
-            eight = shaped(convert_mode(image, shape[0]), Recipe(shape[1], shape[2], shape[0], fit))
-        x = eight.astype(np.float32) / np.float32(255)
+            image = Image.fromarray(pixels[0] if len(pixels) == 1 else np.ascontiguousarray(np.moveaxis(pixels, 0, -1)))
+            pixels = fit_image(convert_mode(image, shape[0]), Recipe(shape[1], shape[2], shape[0], fit))
+        x = pixels.astype(np.float32) / np.float32(255)
     return Picture(np.ascontiguousarray(x, np.float32), name, size, fit)
 
 
@@ -162,10 +161,10 @@ def _read_fill(mask: str | Path | np.ndarray, size: Size) -> np.ndarray:
         top, bottom, left, right = BOXES[text]
         fill[round(top * height) : round(bottom * height), round(left * width) : round(right * width)] = True
     elif box := re.fullmatch(r"(\d{1,6}):(\d{1,6}),(\d{1,6}):(\d{1,6})", text):
-        first, end, left_one, right_end = (int(part) for part in box.groups())
-        if not (first < end <= height and left_one < right_end <= width):
+        first_row, end_row, first_column, end_column = (int(part) for part in box.groups())
+        if not (first_row < end_row <= height and first_column < end_column <= width):
             raise UserError(f"the box {text} exceeds {height} rows or {width} columns; write rows, then columns")
-        fill[first:end, left_one:right_end] = True
+        fill[first_row:end_row, first_column:end_column] = True
     else:
         if not Path(text).exists():
             raise UserError(
@@ -194,13 +193,13 @@ def _resize_mask(fill: np.ndarray, size: Size, fit: str) -> np.ndarray:
     """Resize a mask like its image; partly white pixels become white, and padding black."""
     if fill.shape == size:
         return fill
-    image, across = Image.fromarray(fill.astype(np.uint8) * 255), (size[1], size[0])
+    image, target = Image.fromarray(fill.astype(np.uint8) * 255), (size[1], size[0])
     if fit == "crop":
-        return np.asarray(ImageOps.fit(image, across, Image.Resampling.BOX), bool)
+        return np.asarray(ImageOps.fit(image, target, Image.Resampling.BOX), bool)
     scale = min(size[0] / fill.shape[0], size[1] / fill.shape[1])
-    inner = across if fit == "stretch" else tuple(max(1, round(side * scale)) for side in image.size)
-    canvas = Image.new("L", across, 0)
-    canvas.paste(image.resize(inner, Image.Resampling.BOX), tuple((a - b) // 2 for a, b in zip(across, inner, strict=True)))
+    inner = target if fit == "stretch" else tuple(max(1, round(side * scale)) for side in image.size)
+    canvas = Image.new("L", target, 0)
+    canvas.paste(image.resize(inner, Image.Resampling.BOX), tuple((a - b) // 2 for a, b in zip(target, inner, strict=True)))
     return np.asarray(canvas, bool)
 
 

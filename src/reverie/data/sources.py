@@ -102,28 +102,28 @@ def _hidden(name: str) -> bool:
 
 def list_folder(root: Path) -> Listing:
     """List a folder recursively; links are followed, but each folder is visited once, so that loops end."""
-    found = Listing()
-    for entry in sorted(walk(root, found), key=lambda e: e.name):
-        found.add(entry)
-    return found
+    listing = Listing()
+    for entry in sorted(walk(root, listing), key=lambda e: e.name):
+        listing.add(entry)
+    return listing
 
 
-def walk(root: Path, found: Listing) -> Iterator[FileEntry]:
+def walk(root: Path, listing: Listing) -> Iterator[FileEntry]:
     """Yield every file of a folder recursively, unsorted; unreadable ones are added to the listing as broken."""
-    seen: set[tuple[int, int]] = set()
+    visited: set[tuple[int, int]] = set()
     pending = [(root, "")]
     linked: list[tuple[Path, str]] = []  # visited last, so that files are listed at their real place
     while pending or linked:
         folder, prefix = pending.pop() if pending else linked.pop(0)
         try:
             status = folder.stat()
-            if (status.st_dev, status.st_ino) in seen:
+            if (status.st_dev, status.st_ino) in visited:
                 continue
-            seen.add((status.st_dev, status.st_ino))
-            with os.scandir(folder) as listing:
-                inside = sorted(listing, key=lambda e: e.name)
+            visited.add((status.st_dev, status.st_ino))
+            with os.scandir(folder) as scan:
+                inside = sorted(scan, key=lambda e: e.name)
         except OSError as error:
-            found.broken.append((prefix or str(root), f"folder cannot be read: {reason(error)}"))
+            listing.broken.append((prefix or str(root), f"folder cannot be read: {reason(error)}"))
             continue
         for item in inside:
             if _hidden(item.name):
@@ -133,14 +133,14 @@ def walk(root: Path, found: Listing) -> Iterator[FileEntry]:
                 status = item.stat()
             except OSError as error:
                 if is_image(name):
-                    found.broken.append((name, f"cannot be read: {reason(error)}"))
+                    listing.broken.append((name, f"cannot be read: {reason(error)}"))
                 continue
             if stat.S_ISDIR(status.st_mode):
                 (linked if item.is_symlink() else pending).append((Path(item.path), name + "/"))
             elif stat.S_ISREG(status.st_mode):
                 yield FileEntry(name, status.st_size, Path(item.path))
             elif is_image(name):
-                found.broken.append((name, "not a regular file"))
+                listing.broken.append((name, "not a regular file"))
 
 
 def has_images(root: Path) -> bool:
@@ -161,7 +161,7 @@ def list_zip(path: Path) -> Listing:
     except (zipfile.BadZipFile, OSError, ValueError, NotImplementedError) as error:
         message = reason(error) if isinstance(error, OSError) else str(error).lower()
         raise UserError(f"{path} cannot be read as a zip file: {message}; pack it again, or give the folder itself") from None
-    found = Listing()
+    listing = Listing()
     infos = [info for info in archive.infolist() if not info.filename.endswith("/")]
     total = sum(info.file_size for info in infos)
     if total > ZIP_LIMIT:
@@ -174,25 +174,25 @@ def list_zip(path: Path) -> Listing:
     for info in sorted(visible, key=lambda i: i.filename):
         why = _unsafe_reason(info)
         if why is None:
-            found.add(FileEntry(info.filename.removeprefix(top), info.file_size, info, archive))
+            listing.add(FileEntry(info.filename.removeprefix(top), info.file_size, info, archive))
         else:
-            found.broken.append((info.filename, why))
-    return found
+            listing.broken.append((info.filename, why))
+    return listing
 
 
 def list_tar(path: Path) -> Listing:
     """List a tar file in WebDataset format, with images and texts of one name side by side, without unpacking it."""
-    found = Listing()
+    listing = Listing()
     try:
         with tarfile.open(path, "r:") as archive:
             for member in archive:
                 if member.isreg() and not member.issparse() and not any(map(_hidden, member.name.split("/"))):
-                    found.add(FileEntry(member.name, member.size, FileOffset(path, member.offset_data)))
+                    listing.add(FileEntry(member.name, member.size, FileOffset(path, member.offset_data)))
     except (tarfile.TarError, OSError, ValueError, OverflowError) as error:
         raise UserError(
             f"{path} cannot be read as a plain tar file ({' '.join(str(error).split())[:100]}); unpack it, and give the folder"
         ) from None
-    return found
+    return listing
 
 
 def _common_top(names: Iterable[str]) -> str:

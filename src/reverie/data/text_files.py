@@ -41,8 +41,8 @@ def decode_text(data: bytes, source: object) -> str:
         raise UserError(
             f"{source} is not {coding.upper().removesuffix('-SIG')} text (byte {error.start:,} is"
             f" 0x{data[error.start]:02x}); save it as UTF-8, for example with: iconv -f latin1") from None  # fmt: skip
-    if (place := text.find("\0")) >= 0:
-        raise UserError(f"{source} is not text: character {place:,} is a zero byte, as in binary files; give a text file")
+    if (position := text.find("\0")) >= 0:
+        raise UserError(f"{source} is not text: character {position:,} is a zero byte, as in binary files; give a text file")
     return text
 
 
@@ -59,7 +59,7 @@ def read_bytes(path: Path, left: int = MAX_BYTES) -> bytes:
 
 
 def read_text(path: Path, name: str, options: ReadingOptions) -> Dataset:
-    """Read a text file; the texts of a fortune file are separated by lines of one percent sign."""
+    """Read a text file; the texts of a fortune file are separated by lines with a single percent sign."""
     text = decode_text(read_bytes(path), path)
     fortunes = FORTUNE.split(text) if not path.suffix else [text]
     return text_dataset(name, fortunes, options, str(path))
@@ -78,8 +78,8 @@ def looks_like_text(path: Path) -> bool:
 
 def text_entries(folder: Path) -> list[Path]:
     """Return the .txt files of a folder, recursively, by name."""
-    found = (entry for entry in walk(folder, Listing()) if entry.name.lower().endswith(".txt"))
-    return [entry.place for entry in sorted(found, key=lambda entry: entry.name) if isinstance(entry.place, Path)]
+    entries = (entry for entry in walk(folder, Listing()) if entry.name.lower().endswith(".txt"))
+    return [entry.place for entry in sorted(entries, key=lambda entry: entry.name) if isinstance(entry.place, Path)]
 
 
 def read_text_folder(paths: Sequence[Path], folder: Path, name: str, options: ReadingOptions) -> Dataset:
@@ -120,12 +120,12 @@ def read_jsonl(path: Path, name: str, options: ReadingOptions) -> Dataset:
 
 def _text_in(value: Any, requested: str | None) -> str:
     fields = (requested,) if requested is not None else TEXT_FIELDS
-    found = value if isinstance(value, str) and requested is None else None
+    text = value if isinstance(value, str) and requested is None else None
     if isinstance(value, dict):
-        found = next((value[key] for key in fields if isinstance(value.get(key), str)), None)
-    if found is None:
+        text = next((value[key] for key in fields if isinstance(value.get(key), str)), None)
+    if text is None:
         raise ValueError(f"no text in a field {' or '.join(repr(key) for key in fields)}")
-    return str(found)
+    return str(text)
 
 
 def text_column(path: Path, requested: str | None) -> str | None:

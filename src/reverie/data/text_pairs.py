@@ -43,8 +43,8 @@ class TextPairs:
         chosen = index.numpy()
         position = np.arange(self.width)
         inside = position < self.lengths[chosen][..., None]
-        found = self.codes[np.where(inside, self.starts[chosen][..., None] + position, 0)]
-        return torch.from_numpy(np.where(inside, found, END_OF_TEXT).astype(np.int64))
+        codes = self.codes[np.where(inside, self.starts[chosen][..., None] + position, 0)]
+        return torch.from_numpy(np.where(inside, codes, END_OF_TEXT).astype(np.int64))
 
     def subset(self, index: Tensor) -> TextPairs:
         """Return the chosen pairs, sharing the texts.  index: (B,) int64 or (N,) bool."""

@@ -15,7 +15,7 @@ END_OF_TEXT = 0x110000  # precedes every text; Unicode ends below it
 WINDOW, MIN_WINDOW = 128, 8  # default for long texts, and minimum, in characters
 OVERLAP = 8  # windows that contain each character
 HELD_OUT = 0.1  # share of the characters
-MIN_TEXTS = 20  # texts from which whole texts are held out; of fewer, the end of the text
+MIN_TEXTS = 20  # texts from which whole texts are held out; with fewer, the end of the text
 MIN_CHARACTERS = 200  # minimum characters
 
 
@@ -32,8 +32,8 @@ def codes_of(text: str) -> np.ndarray:
 
 def text_of(codes: np.ndarray) -> str:
     """Return the text of codes without END_OF_TEXT.  codes: (C,) of any numeric type."""
-    kept = np.asarray(codes).astype(np.int32)
-    return kept[kept < END_OF_TEXT].tobytes().decode("utf-32-le", "surrogatepass")
+    integers = np.asarray(codes).astype(np.int32)
+    return integers[integers < END_OF_TEXT].tobytes().decode("utf-32-le", "surrogatepass")
 
 
 def texts_of(codes: np.ndarray) -> list[str]:
@@ -63,8 +63,8 @@ class TextWindows:
 
     def take(self, index: Tensor) -> Tensor:
         """Return the chosen windows.  index: (B,) int64 or (N,) bool; returns (B, W) int64."""
-        places = self.starts[index.numpy()][:, None] + np.arange(self.window)
-        return torch.from_numpy(self.codes[places].astype(np.int64))
+        positions = self.starts[index.numpy()][:, None] + np.arange(self.window)
+        return torch.from_numpy(self.codes[positions].astype(np.int64))
 
     def subset(self, index: Tensor) -> TextWindows:
         """Return the chosen windows of the same text.  index: (B,) int64 or (N,) bool."""
@@ -84,11 +84,11 @@ class TextWindows:
             texts = np.split(self.codes, ends)[1:]
             order = torch.randperm(len(texts), generator=torch.Generator().manual_seed(seed)).tolist()
             lengths = np.cumsum([len(texts[k]) for k in order])
-            held = int(np.searchsorted(lengths, HELD_OUT * len(self.codes), side="right"))
-            chosen = set(order[: max(1, held)])
+            count = int(np.searchsorted(lengths, HELD_OUT * len(self.codes), side="right"))
+            chosen = set(order[: max(1, count)])
             parts = ([t for k, t in enumerate(texts) if k not in chosen], [t for k, t in enumerate(texts) if k in chosen])
-        train, out = (np.concatenate(part) for part in parts)
-        return windows_of(train, self.window), windows_of(out, min(self.window, len(out)))
+        train, held_out = (np.concatenate(part) for part in parts)
+        return windows_of(train, self.window), windows_of(held_out, min(self.window, len(held_out)))
 
 
 def windows_of(codes: np.ndarray, window: int) -> TextWindows:

@@ -51,8 +51,8 @@ def as_series(points: Dataset, window: int, source: str) -> Dataset:
     if points.kind != "points" or not isinstance(points.x, torch.Tensor):
         raise UserError(f"{source} contains {points.kind}, and --window needs rows of numbers; leave it out")
     notes = tuple(note for note in points.notes if "exact cop" not in note)
-    left = ("series have no labels, so the labels are ignored",) if points.labels is not None else ()
-    series = cut_windows(points.name, points.x.numpy(), window, (*notes, *left), source)
+    label_note = ("series have no labels, so the labels are ignored",) if points.labels is not None else ()
+    series = cut_windows(points.name, points.x.numpy(), window, (*notes, *label_note), source)
     about = {key: points.report[key] for key in ("table", "columns", "left_out", "filled") if key in points.report}
     return replace(series, columns=points.columns, report={**series.report, **about})
 

@@ -62,8 +62,8 @@ def autocorrelation(numbers: np.ndarray) -> float:
     """Return the lag-1 autocorrelation; 0 for constant and monotonic numbers."""
     if monotonicity(numbers) or np.ptp(numbers) == 0:
         return 0.0
-    off = numbers - numbers.mean()
-    return float((off[1:] * off[:-1]).sum() / np.square(off).sum())
+    centred = numbers - numbers.mean()
+    return float((centred[1:] * centred[:-1]).sum() / np.square(centred).sum())
 
 
 def series_hint(columns: Mapping[str, np.ndarray], time: tuple[str, np.ndarray] | None) -> list[str]:
@@ -75,7 +75,9 @@ def series_hint(columns: Mapping[str, np.ndarray], time: tuple[str, np.ndarray] 
     in_time = time is not None and monotonicity(time[1]) != 0
     with np.errstate(all="ignore"):
         correlations = {name: autocorrelation(numbers) for name, numbers in columns.items()}
-    strong = [name for name, much in correlations.items() if much > (CORRELATED if in_time else CORRELATED_WITHOUT_TIME)]
+    strong = [
+        name for name, correlation in correlations.items() if correlation > (CORRELATED if in_time else CORRELATED_WITHOUT_TIME)
+    ]
     if count < MIN_ROWS or not strong or (not in_time and len(strong) < len(columns)):
         return []
     when = f"{time[0]} only {'rises' if monotonicity(time[1]) > 0 else 'falls'}, and " if time is not None and in_time else ""

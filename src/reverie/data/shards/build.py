@@ -39,8 +39,8 @@ def examine(data: bytes) -> Inspection | str:
         with BYTES.of(len(data)):
             header = read_header(data)
             channels = 1 if header.kind in GREY else 3
-            form = Recipe(min(header.height, DECODED_SIDE), min(header.width, DECODED_SIDE), channels, "stretch")
-            pixels = decode(data, form)
+            recipe = Recipe(min(header.height, DECODED_SIDE), min(header.width, DECODED_SIDE), channels, "stretch")
+            pixels = decode(data, recipe)
     except BrokenImage as error:
         return str(error)
     grey = channels == 1 or bool((pixels[0] == pixels[1]).all() and (pixels[1] == pixels[2]).all())
@@ -48,7 +48,7 @@ def examine(data: bytes) -> Inspection | str:
 
 
 class IndexBuilder:
-    """An index that is built shard by shard."""
+    """Builds an index shard by shard."""
 
     def __init__(self, strict: bool = False) -> None:
         self.strict = strict
@@ -135,8 +135,8 @@ class IndexBuilder:
         )  # fmt: skip
         arrays = {name: np.array(values) for name, values in {**self.each, **self.blocks}.items()}
         if names:
-            place = np.array([rank[label] for label in self.labels], np.int32)
-            arrays["label"] = np.where(arrays["label"] >= 0, place[arrays["label"]], np.int32(-1))
+            rank_of_index = np.array([rank[label] for label in self.labels], np.int32)
+            arrays["label"] = np.where(arrays["label"] >= 0, rank_of_index[arrays["label"]], np.int32(-1))
         for name, text in self.texts.items():
             arrays[name] = np.frombuffer(bytes(text), np.uint8).copy()
         columns = [np.array(column, np.float32) for column in self.numbers.values()]
@@ -156,7 +156,7 @@ def build_index(store: Store, files: Sequence[Stored], options: ReadingOptions) 
     total, done = sum(file.size for file in files), 0
     with quiet_pillow():
         for file in files:
-            for samples in _shard(store, file, builder):
+            for samples in _add_shard(store, file, builder):
                 reached = done + (samples[-1][0].offset if samples and samples[-1][0].block is None else 0)
                 options.report_progress(f"indexing {file.name}", min(reached, total), total)
             done += file.size
@@ -164,13 +164,13 @@ def build_index(store: Store, files: Sequence[Stored], options: ReadingOptions) 
     return builder.index(store.address)
 
 
-def _shard(store: Store, file: Stored, builder: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
-    """Add one shard to an index; yield what was read in chunks."""
+def _add_shard(store: Store, file: Stored, builder: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
+    """Add one shard to an index; yield its images in chunks."""
     where, kind = store.where(file.name), shard_kind(file.name)
     if kind == "tar":
         builder.begin(ShardFacts(name=file.name, size=file.size, tag=file.tag))
         with store.open(file.name, file.size) as opened:
-            yield from _grown(tar_samples(opened, file.size, where, builder.skip), builder)
+            yield from _add_uncompressed(tar_samples(opened, file.size, where, builder.skip), builder)
         return
     with readable_errors(where, str(kind)):
         if kind == "parquet":
@@ -197,10 +197,10 @@ def _shard(store: Store, file: Stored, builder: IndexBuilder) -> Iterator[list[t
             raise UserError(f"{where} has no column of images as bytes; give other files")
         builder.begin(ShardFacts(name=file.name, size=file.size, tag=file.tag, kind="arrow"))
         samples = arrow_samples(str(store.root / file.name), columns, builder.skip, where)
-        yield from _grown(samples, builder)
+        yield from _add_uncompressed(samples, builder)
 
 
-def _grown(samples: Iterator[Sample], builder: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
+def _add_uncompressed(samples: Iterator[Sample], builder: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
     for part in _examined(samples, builder):
         for sample, inspection in part:
             builder.grow(sample, inspection)

@@ -37,10 +37,10 @@ def is_shards(path: Path) -> bool:
     if (path / STATE).is_file() or (path / SPLITS).is_file():
         return True
     try:
-        stored = any(shard_kind(name.name) for name in path.iterdir() if name.is_file())
+        has_shards = any(shard_kind(name.name) for name in path.iterdir() if name.is_file())
     except OSError:  # the reader of folders reports the problem
         return False
-    return stored and not has_images(path)
+    return has_shards and not has_images(path)
 
 
 def has_annotations(path: Path) -> bool:
@@ -59,7 +59,7 @@ def find_shards(source: str) -> tuple[Store, list[Stored], Path | None, tuple[st
         source, notes = _split(Path(source))
     store, names = open_store(source)
     if isinstance(store, LocalStore) and names is None and (store.root / STATE).is_file():
-        names = _saved(store.root)
+        names = _arrow_files(store.root)
     files = _stat_all(store, names) if names is not None else store.files()
     if files is None:
         files = _shards_of_index(store)
@@ -71,10 +71,10 @@ def find_shards(source: str) -> tuple[Store, list[Stored], Path | None, tuple[st
             f"{store.address} contains shards of several types ({shards[0].name}, {shards[-1].name}); put them into"
             " separate folders"
         )
-    return store, shards, _index_place(store, names), notes
+    return store, shards, _index_path(store, names), notes
 
 
-def _index_place(store: Store, names: Sequence[str] | None) -> Path | None:
+def _index_path(store: Store, names: Sequence[str] | None) -> Path | None:
     """Return the path of the index beside the shards of a folder."""
     if not isinstance(store, LocalStore):
         return None
@@ -85,10 +85,10 @@ def _index_place(store: Store, names: Sequence[str] | None) -> Path | None:
 
 def _stat_all(store: Store, names: Sequence[str]) -> list[Stored]:
     """Return size and tag of files by name; all must exist."""
-    found = [future.result() for future in [fetch_pool().submit(store.stat, name) for name in names]]
-    if None in found:
-        raise UserError(f"there is no {store.where(names[found.index(None)])}; check the name or the pattern")
-    return [file for file in found if file is not None]
+    files = [future.result() for future in [fetch_pool().submit(store.stat, name) for name in names]]
+    if None in files:
+        raise UserError(f"there is no {store.where(names[files.index(None)])}; check the name or the pattern")
+    return [file for file in files if file is not None]
 
 
 def _shards_of_index(store: Store) -> list[Stored]:
@@ -134,47 +134,47 @@ def index_of(store: Store, shards: Sequence[Stored], beside: Path | None, option
         if {shard.name for shard in index.facts.shards} == {file.name for file in shards}:
             check_fresh(index, shards, where)
             return index, where
-    kept = _cache_path(store, shards, "index")
-    if kept.exists():
-        return read_index(kept, str(kept)), str(kept)
-    made = build_index(store, shards, options)
-    for place in (beside, kept):
-        if place is not None:
+    cached = _cache_path(store, shards, "index")
+    if cached.exists():
+        return read_index(cached, str(cached)), str(cached)
+    built = build_index(store, shards, options)
+    for target in (beside, cached):
+        if target is not None:
             try:
-                made.write(place)
-                return made, str(place)
+                built.write(target)
+                return built, str(target)
             except UserError:
-                if place is kept:
+                if target is cached:
                     raise
-    raise AssertionError("one of the places is written to, or an error is raised")
+    raise AssertionError("the index is written to one of the paths, or an error is raised")
 
 
-def _text(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            key = read_json(file.read(TEXT_LIMIT).decode("utf-8"))
+            value = read_json(file.read(TEXT_LIMIT).decode("utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{path} cannot be read: {str(error)[:100]}; save the dataset again") from None
-    if not isinstance(key, dict):
+    if not isinstance(value, dict):
         raise UserError(f"{path} does not describe a dataset; save the dataset again")
-    return key
+    return value
 
 
 def _split(path: Path) -> tuple[str, tuple[str, ...]]:
     """Return the folder of the training split of a saved dataset, and a note."""
-    splits = [str(name) for name in _text(path / SPLITS).get("splits", ()) or () if re.fullmatch(r"[\w.\-]+", str(name))]
-    stored = [name for name in splits if (path / name / STATE).is_file()]
-    if not stored:
+    splits = [str(name) for name in _read_object(path / SPLITS).get("splits", ()) or () if re.fullmatch(r"[\w.\-]+", str(name))]
+    existing = [name for name in splits if (path / name / STATE).is_file()]
+    if not existing:
         raise UserError(f"{path / SPLITS} names no existing split; save the dataset again")
-    chosen = "train" if "train" in stored else stored[0]
-    others = ", ".join(visible(name) for name in stored if name != chosen)
+    chosen = "train" if "train" in existing else existing[0]
+    others = ", ".join(visible(name) for name in existing if name != chosen)
     note = f"only the split {visible(chosen)} is read; for {others}, give {path}/NAME" if others else ""
     return str(path / chosen), (note,) if note else ()
 
 
-def _saved(root: Path) -> list[str]:
+def _arrow_files(root: Path) -> list[str]:
     """Return the arrow files of a `save_to_disk` dataset, in order."""
-    state = _text(root / STATE)
+    state = _read_object(root / STATE)
     files = state.get("_data_files")
     names = [str(file.get("filename")) for file in files if isinstance(file, dict)] if isinstance(files, list) else []
     if not names or len(names) > MAX_FILES or any("/" in name or "\\" in name or shard_kind(name) != "arrow" for name in names):
@@ -186,5 +186,5 @@ def _saved(root: Path) -> list[str]:
 
 def saved_features(root: Path) -> dict[str, Any]:
     """Return the column features of a `save_to_disk` dataset; empty if missing."""
-    features = _text(root / INFO).get("features") if (root / INFO).is_file() else None
+    features = _read_object(root / INFO).get("features") if (root / INFO).is_file() else None
     return features if isinstance(features, dict) else {}

@@ -24,7 +24,10 @@ ADVICE = "save it again, with each image once"
 
 @dataclass(frozen=True)
 class ImageTableColumns:
-    """The roles of columns.  names: class names that the integers of the label column refer to."""
+    """The roles of columns.
+
+    within: the struct field of the image bytes, if nested; names: class names that the integers of the label column refer to.
+    """
 
     image: str
     within: str | None
@@ -40,7 +43,7 @@ class ImageTableColumns:
 
     @property
     def rest(self) -> list[str]:
-        """The columns read besides the images."""
+        """The other columns to read."""
         return [*(c for c in (self.label, self.caption) if c), *self.numbers]
 
     def annotations(self, row: int, columns: Mapping[str, Any]) -> tuple[str | None, str, dict[str, float]]:
@@ -75,25 +78,28 @@ def columns_of(schema: Any, where: str, features: Mapping[str, Any] | None = Non
     def binary(t: Any) -> bool:
         return bool(kinds.is_binary(t) or kinds.is_large_binary(t))
 
-    found: dict[str, str | None] = {}
+    image_columns: dict[str, str | None] = {}
     for f in schema:
         if binary(f.type):
-            found[f.name] = None
+            image_columns[f.name] = None
         elif kinds.is_struct(f.type) and any(inner.name == "bytes" and binary(inner.type) for inner in f.type):
-            found[f.name] = "bytes"
-    if not found:
+            image_columns[f.name] = "bytes"
+    if not image_columns:
         return None
-    image = min(found, key=lambda name: (IMAGES.index(name.lower()) if name.lower() in IMAGES else 99, found[name] is None))
+    image = min(
+        image_columns,
+        key=lambda name: (IMAGES.index(name.lower()) if name.lower() in IMAGES else 99, image_columns[name] is None),
+    )
     stored = features if features is not None else _features(schema)
     classes = {name: f.get("names") for name, f in stored.items() if isinstance(f, dict) and isinstance(f.get("names"), list)}
-    simple = {f.name: f.type for f in schema if f.name != image}
-    single = [n for n, t in simple.items() if is_single(t)]
-    texts = [n for n, t in simple.items() if _is_text(t.value_type if kinds.is_list(t) or kinds.is_large_list(t) else t)]
-    label = next((n for n in single if n.lower() in LABELS), next((n for n in single if n in classes), None))
+    types = {f.name: f.type for f in schema if f.name != image}
+    scalars = [n for n, t in types.items() if is_single(t)]
+    texts = [n for n, t in types.items() if _is_text(t.value_type if kinds.is_list(t) or kinds.is_large_list(t) else t)]
+    label = next((n for n in scalars if n.lower() in LABELS), next((n for n in scalars if n in classes), None))
     caption = next((n for n in texts if n.lower().rstrip("s") in CAPTIONS and n != label), None)
-    numbers = tuple(n for n, t in simple.items() if n != label and (kinds.is_integer(t) or kinds.is_floating(t)))
+    numbers = tuple(n for n, t in types.items() if n != label and (kinds.is_integer(t) or kinds.is_floating(t)))
     names = tuple(str(n)[:200] for n in classes.get(label) or ()) if label else ()
-    return ImageTableColumns(image, found[image], label, caption, numbers[:MAX_NUMBERS], names)
+    return ImageTableColumns(image, image_columns[image], label, caption, numbers[:MAX_NUMBERS], names)
 
 
 def has_image_column(path: Path) -> bool:
@@ -154,12 +160,12 @@ class _ExpansionLimit:
     """Counts the expanded bytes of rows, because many rows may refer to one value."""
 
     def __init__(self, packed: int, where: str) -> None:
-        self.packed, self.where, self.found = packed, where, 0
+        self.packed, self.where, self.total = packed, where, 0
 
     def add(self, size: int) -> None:
         """Count a row; refuse a file that expands too much."""
-        self.found += size
-        check_expansion(self.found, self.packed, self.where, ADVICE)
+        self.total += size
+        check_expansion(self.total, self.packed, self.where, ADVICE)
 
 
 def parquet_samples(opened: ParquetTable, size: int, columns: ImageTableColumns, skip: Skip) -> Iterator[Sample]:
@@ -199,14 +205,14 @@ def arrow_schema(path: str, where: str) -> Any:
 def arrow_samples(path: str, columns: ImageTableColumns, skip: Skip, where: str) -> Iterator[Sample]:
     """Yield the images of an arrow stream, each with its offset in the file, where it is stored uncompressed."""
     arrow = arrow_module("pyarrow", where)
-    with arrow_batches(path, where) as (whole, batches):
-        limit, done = _ExpansionLimit(whole.size, where), 0
+    with arrow_batches(path, where) as (buffer, batches):
+        limit, done = _ExpansionLimit(buffer.size, where), 0
         for batch in batches:
             images = batch.column(columns.image)
             images = images.field(columns.within) if columns.within else images
             batch_columns = {name: batch.column(name) for name in columns.rest}
-            begin, ends = _places(arrow, images)
-            begin -= whole.address
+            begin, ends = _value_offsets(arrow, images)
+            begin -= buffer.address
             for row, value in enumerate(images):
                 if (data := _usable(value, f"{where} row {done + row}", skip)) is not None:
                     label, caption, numbers = columns.annotations(row, batch_columns)
@@ -215,14 +221,14 @@ def arrow_samples(path: str, columns: ImageTableColumns, skip: Skip, where: str)
             done += len(batch)
 
 
-def _places(arrow: Any, images: Any) -> tuple[int, np.ndarray]:
+def _value_offsets(arrow: Any, images: Any) -> tuple[int, np.ndarray]:
     """Return the memory address of the bytes of an arrow array, and the offsets of its values."""
     _, ends, data = images.buffers()
     kind = np.int64 if arrow.types.is_large_binary(images.type) else np.int32
-    found = (
+    offsets = (
         np.frombuffer(ends, kind)[images.offset : images.offset + len(images) + 1] if ends is not None else np.zeros(1, kind)
     )
-    return (data.address if data is not None else 0), found
+    return (data.address if data is not None else 0), offsets
 
 
 def read_lists(paths: Sequence[str], where: str, features: Mapping[str, Any]) -> tuple[np.ndarray, list[str] | None]:
@@ -231,7 +237,7 @@ def read_lists(paths: Sequence[str], where: str, features: Mapping[str, Any]) ->
     for path in paths:
         with arrow_batches(path, where) as (_, batches):
             for batch in batches:
-                part, part_labels = _listed(batch, where, features)
+                part, part_labels = _images_from_lists(batch, where, features)
                 parts.append(part)
                 labels += part_labels
                 total += part.nbytes
@@ -243,7 +249,7 @@ def read_lists(paths: Sequence[str], where: str, features: Mapping[str, Any]) ->
     return x, labels if len(labels) == len(x) else None
 
 
-def _listed(batch: Any, where: str, features: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
+def _images_from_lists(batch: Any, where: str, features: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
     """Return the images of a batch, stored as nested lists, and their labels, if any."""
     arrow = arrow_module("pyarrow", where)
     lists = [f.name for f in batch.schema if _depth(arrow, f.type) >= 2]

@@ -118,12 +118,12 @@ class Index:
         rows = np.stack([a[name].astype(np.int64) for name in ("height", "width", "mode", "flags")], 1)
         packed = np.ascontiguousarray(rows).view([("", np.int64)] * 4)[:, 0]
         kinds, first, counts = np.unique(packed, return_index=True, return_counts=True)
-        found: Counter[Header] = Counter()
-        for place in sorted(range(len(kinds)), key=lambda j: first[j]):
-            height, width, mode, flags = (int(v) for v in kinds[place])
+        counts_by_header: Counter[Header] = Counter()
+        for k in sorted(range(len(kinds)), key=lambda j: first[j]):
+            height, width, mode, flags = (int(v) for v in kinds[k])
             flags_of_header = (bool(flags & FLAGS[name]) for name in ("transparent", "rotated", "animated"))
-            found[Header(height, width, self.facts.modes[mode], *flags_of_header)] += int(counts[place])
-        return found
+            counts_by_header[Header(height, width, self.facts.modes[mode], *flags_of_header)] += int(counts[k])
+        return counts_by_header
 
     def write(self, path: Path) -> None:
         """Write the index atomically."""

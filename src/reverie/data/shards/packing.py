@@ -73,66 +73,66 @@ def pack(
 
     source: a folder, .zip or .tar; shard_size: approximate size of each tar file; condition_columns: metadata columns. Image
     files are stored unchanged, with labels as .cls, captions as .txt, and names, labels and numbers as .json.  The folder
-    appears when it is complete; the same images give the same bytes.
+    appears only when complete; the same images give the same bytes.
     """
-    path, place, size = expanded(source), expanded(out), parse_bytes(shard_size)
+    path, target, size = expanded(source), expanded(out), parse_bytes(shard_size)
     if not path.is_dir() and (path.suffix.lower() not in ARCHIVES or not path.is_file()):
         raise UserError(f"{path} is not a folder, .zip or .tar of images; give one of these")
-    if path.is_dir() and path.resolve() in (place.resolve(), *place.resolve().parents):
-        raise UserError(f"{place} is inside {path}, whose images would be packed twice; choose an --out outside of it")
+    if path.is_dir() and path.resolve() in (target.resolve(), *target.resolve().parents):
+        raise UserError(f"{target} is inside {path}, whose images would be packed twice; choose an --out outside of it")
     numbers = parse_column_names(condition_columns)
     options = ReadingOptions(labels=labels, strict=strict, on_progress=on_progress, condition_numbers=numbers)
-    with quiet_pillow(), atomic_folder(place, _ours, overwrite) as temporary:
-        return _write(path, place, temporary, size, options)
+    with quiet_pillow(), atomic_folder(target, _is_own, overwrite) as temporary:
+        return _write(path, target, temporary, size, options)
 
 
-def _ours(name: str) -> bool:
+def _is_own(name: str) -> bool:
     return name == INDEX or SHARD.fullmatch(name) is not None
 
 
-def _write(path: Path, place: Path, temporary: Path, size: int, options: ReadingOptions) -> Packed:
+def _write(path: Path, target: Path, temporary: Path, size: int, options: ReadingOptions) -> Packed:
     listing = list_images(path)
     entries, _ = read_headers(listing, options)
     if not entries:
         raise nothing_found(path, listing.broken)
-    found = find_labels([entry.name for entry in entries], listing.metadata, options.labels, str(path))
+    label_source = find_labels([entry.name for entry in entries], listing.metadata, options.labels, str(path))
     columns = read_columns(entries, listing.metadata, options.condition_numbers, None, str(path))
     builder = IndexBuilder(options.strict)
     for name, why in listing.broken:
         builder.skip(name, why)
-    kept = _annotated(entries, found, columns.numbers_of(entries), builder)
-    writer = ShardWriter(temporary, size, builder, _numbers(found))
+    samples = _annotated(entries, label_source, columns.numbers_of(entries), builder)
+    writer = ShardWriter(temporary, size, builder, _numbers(label_source))
     with writer:
-        for done, (entry, sample) in enumerate(kept, 1):
-            if writer.queue(entry, sample) or done == len(kept):
+        for done, (entry, sample) in enumerate(samples, 1):
+            if writer.queue(entry, sample) or done == len(samples):
                 writer.flush()
-                options.report_progress("packing", done, len(kept))
+                options.report_progress("packing", done, len(samples))
     index = builder.index(str(path))
     index.write(temporary / INDEX)
-    return Packed(place, len(index), len(builder.shards), sum(shard.size for shard in builder.shards), len(index.facts.labels),
-                  tuple(builder.broken), tuple(found.notes))  # fmt: skip
+    return Packed(target, len(index), len(builder.shards), sum(shard.size for shard in builder.shards), len(index.facts.labels),
+                  tuple(builder.broken), tuple(label_source.notes))  # fmt: skip
 
 
 def _annotated(
-    entries: Sequence[FileEntry], found: LabelSource, numbers: Mapping[str, Sequence[float]], builder: IndexBuilder
+    entries: Sequence[FileEntry], label_source: LabelSource, numbers: Mapping[str, Sequence[float]], builder: IndexBuilder
 ) -> list[tuple[FileEntry, Sample]]:
     """Return each image with its annotations; images without a label are skipped, as in training."""
-    captioned, kept = found.kind == "captions", []
+    captioned, samples = label_source.kind == "captions", []
     for k, entry in enumerate(entries):
-        value = found.values[k] if found.values is not None else None
-        if found.values is not None and value is None and not captioned:
-            builder.skip(entry.name, found.missing)
+        value = label_source.values[k] if label_source.values is not None else None
+        if label_source.values is not None and value is None and not captioned:
+            builder.skip(entry.name, label_source.missing)
             continue
-        known = {name: values[k] for name, values in numbers.items() if values[k] == values[k]}
+        present = {name: values[k] for name, values in numbers.items() if values[k] == values[k]}
         label = None if captioned else value
-        kept.append((entry, Sample(entry.name, 0, b"", label, (value or "") if captioned else "", known)))
-    return kept
+        samples.append((entry, Sample(entry.name, 0, b"", label, (value or "") if captioned else "", present)))
+    return samples
 
 
-def _numbers(found: LabelSource) -> dict[str, int]:
+def _numbers(label_source: LabelSource) -> dict[str, int]:
     """Return the index of each class, as stored in .cls files."""
-    values = [value for value in found.values or () if value is not None]
-    if not values or found.kind == "captions":
+    values = [value for value in label_source.values or () if value is not None]
+    if not values or label_source.kind == "captions":
         return {}
     codes, _ = encode_labels(values)
     return dict(zip(values, codes.tolist(), strict=True))
@@ -142,7 +142,7 @@ class ShardWriter:
     """Writes tar files one after another, starting a new one at the given size."""
 
     def __init__(self, folder: Path, size: int, builder: IndexBuilder, classes: Mapping[str, int]) -> None:
-        self.folder, self.size, self.made, self.classes = folder, size, builder, classes
+        self.folder, self.size, self.builder, self.classes = folder, size, builder, classes
         self.waiting: list[tuple[FileEntry, Sample]] = []
         self.number = 0
         self.shards = 0
@@ -163,7 +163,7 @@ class ShardWriter:
         """Write the queued images in order, without broken ones."""
         for (_, sample), (data, inspection) in zip(self.waiting, decoding_pool().map(_inspect, self.waiting), strict=True):
             if isinstance(inspection, str):
-                self.made.skip(sample.name, inspection)
+                self.builder.skip(sample.name, inspection)
             else:
                 sample.data = data
                 self._write(sample, inspection)
@@ -172,12 +172,12 @@ class ShardWriter:
     def _write(self, sample: Sample, inspection: Inspection) -> None:
         if self.archive is None:
             self.archive = tarfile.open(self._path(), "w", format=tarfile.USTAR_FORMAT)  # noqa: SIM115, closed by _end
-            self.made.begin(ShardFacts(name=self._path().name, size=0))
+            self.builder.begin(ShardFacts(name=self._path().name, size=0))
         key, suffix = f"{self.number:09d}", PurePosixPath(sample.name).suffix.lower()
         sample.offset = self._add(key + suffix, sample.data)
         for ending, text in self._annotation_files(sample):
             self._add(key + ending, text.encode())
-        self.made.grow(sample, inspection)
+        self.builder.grow(sample, inspection)
         sample.data = b""
         self.number += 1
         if self.archive.offset >= self.size:
@@ -208,8 +208,8 @@ class ShardWriter:
         """Close the current shard."""
         if self.archive is not None:
             self.archive.close()
-            shard = self.made.shards[-1].model_copy(update={"size": self._path().stat().st_size})
-            self.made.shards[-1] = shard
+            shard = self.builder.shards[-1].model_copy(update={"size": self._path().stat().st_size})
+            self.builder.shards[-1] = shard
             self.archive, self.shards = None, self.shards + 1
 
 

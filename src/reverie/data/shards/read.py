@@ -89,11 +89,13 @@ def _of_lists(paths: list[str], name: str, store: LocalStore, options: ReadingOp
     """Read images stored as nested lists in arrow files."""
     with readable_errors(store.address, "arrow"):
         x, labels = read_lists(paths, store.address, saved_features(store.root))
-    made = from_array(x, None, name, store.address, replace(options, labels="auto"))
+    dataset = from_array(x, None, name, store.address, replace(options, labels="auto"))
     if labels is None or options.labels == "none":
-        return made
+        return dataset
     numbers, names = encode_labels(labels)
-    return replace(made, labels=numbers, label_names=names, report={**made.report, "classes": class_counts(numbers, names)})
+    return replace(
+        dataset, labels=numbers, label_names=names, report={**dataset.report, "classes": class_counts(numbers, names)}
+    )
 
 
 def _plural(count: int, what: str) -> str:
@@ -114,11 +116,11 @@ def _in_memory(images: LazyImages, options: ReadingOptions) -> Tensor:
 
 def _labels(index: Index, options: ReadingOptions, where: str) -> tuple[np.ndarray, list[str] | None, str, list[str]]:
     """Return the indices of the used images, their labels if derived from names, the kind of labels, and notes."""
-    every, label, how = np.arange(len(index)), index.arrays["label"], options.labels
+    indices, label, how = np.arange(len(index)), index.arrays["label"], options.labels
     has_label = label >= 0
     has_caption = np.diff(index.arrays["caption_end"], prepend=0) > 0
     if how == "none":
-        return every, None, "none", []
+        return indices, None, "none", []
     if how in ("csv", "jsonl"):
         raise UserError(f"labels by {how} need a folder with metadata, and {where} has shards; use --labels auto, cls or none")
     if how == "captions" and not has_caption.any():
@@ -133,18 +135,20 @@ def _labels(index: Index, options: ReadingOptions, where: str) -> tuple[np.ndarr
             notes.append(f"{_plural(without, 'image')} without a label skipped")
         return np.flatnonzero(has_label), None, "cls", notes
     if how == "captions" or (how == "auto" and has_caption.mean() >= MIN_ANNOTATED):
-        bare = int((~has_caption).sum())
+        uncaptioned = int((~has_caption).sum())
         without_note = (
-            [f"{_plural(bare, 'image')} without a caption will be trained on with the null condition"] if bare else []
+            [f"{_plural(uncaptioned, 'image')} without a caption will be trained on with the null condition"]
+            if uncaptioned
+            else []
         )
-        return every, None, "captions", ["captions from the shards; --labels none ignores them", *without_note]
+        return indices, None, "captions", ["captions from the shards; --labels none ignores them", *without_note]
     if how == "auto" and index.facts.shards[0].kind != "tar":
-        return every, None, "none", []
-    found = find_labels([index.name(k) for k in range(len(index))], {}, how, where)
-    if found.values is None:
-        return every, None, "none", found.notes
-    kept = np.array([k for k, value in enumerate(found.values) if value is not None])
-    return kept, [value for value in found.values if value is not None], found.kind, found.notes
+        return indices, None, "none", []
+    source = find_labels([index.name(k) for k in range(len(index))], {}, how, where)
+    if source.values is None:
+        return indices, None, "none", source.notes
+    labelled = np.array([k for k, value in enumerate(source.values) if value is not None])
+    return labelled, [value for value in source.values if value is not None], source.kind, source.notes
 
 
 def _encoded(index: Index, values: list[str] | None, kind: str, kept: np.ndarray) -> tuple[Tensor | None, tuple[str, ...]]:
@@ -158,11 +162,11 @@ def _encoded(index: Index, values: list[str] | None, kind: str, kept: np.ndarray
 
 def _numbers(index: Index, wanted: tuple[str, ...], kept: np.ndarray, where: str) -> dict[str, list[float]]:
     """Return the requested numbers of each image, by column."""
-    known = {name.lower(): k for k, name in enumerate(index.facts.numbers)}
-    if missing := [name for name in wanted if name not in known]:
-        existing = ", ".join(known) or "none"
+    columns = {name.lower(): k for k, name in enumerate(index.facts.numbers)}
+    if missing := [name for name in wanted if name not in columns]:
+        existing = ", ".join(columns) or "none"
         raise UserError(
             f"the shards of {where} have no number {missing[0]!r}, in .json files or columns; they have: {existing}"
         )
     values = index.arrays["numbers"].view(np.float32)[kept]
-    return {name: values[:, known[name]].tolist() for name in wanted}
+    return {name: values[:, columns[name]].tolist() for name in wanted}

@@ -25,7 +25,7 @@ from reverie.data.sources import BYTES
 
 GROUP = 64 * 2**20  # bytes of blocks whose images are shuffled together
 CACHE = 3 * GROUP  # bytes of cached blocks
-CHUNK_IMAGES = 64  # images in decoding at a time
+CHUNK_IMAGES = 64  # images decoded at a time
 
 Block = Callable[[int], bytes]  # returns an image of the block by index
 
@@ -40,7 +40,7 @@ class Blocks:
         self._lock = threading.Lock()
 
     @property
-    def whole(self) -> bool:
+    def fetches_blocks(self) -> bool:
         """Whether to fetch whole blocks: from remote stores and tables."""
         return self.store.remote or bool(self.tables.any())
 
@@ -85,10 +85,10 @@ class Blocks:
         if cached or shard.kind == "parquet":
             future = self._future(block)
             return lambda: future.result()(k)
-        place = shard.name, int(a["offset"][k]), int(a["size"][k])
+        location = shard.name, int(a["offset"][k]), int(a["size"][k])
         if not self.store.remote:
-            return lambda: self.store.read(*place)
-        return fetch_pool().submit(self.store.read, *place).result
+            return lambda: self.store.read(*location)
+        return fetch_pool().submit(self.store.read, *location).result
 
 
 @dataclass(frozen=True)
@@ -109,8 +109,8 @@ class ShardImages(LazyImages):
     @cached_property
     def _block(self) -> np.ndarray:
         """The block of each image, (N,)."""
-        found: np.ndarray = self.blocks.index.arrays["block"][self.members]
-        return found
+        blocks: np.ndarray = self.blocks.index.arrays["block"][self.members]
+        return blocks
 
     def take(self, index: Tensor) -> Tensor:
         """Read the chosen images; see `LazyImages`."""
@@ -119,15 +119,15 @@ class ShardImages(LazyImages):
         for window in self._windows(chosen):
             members = [int(k) for k in self.members[chosen[window]]]
             sources = [self.blocks.source(k) for k in members]
-            if self.blocks.whole:  # fetched here, because waiting decoder threads would delay the end of the program
+            if self.blocks.fetches_blocks:  # fetched here, because waiting decoder threads would delay the end of the program
                 sources = [partial(bytes, source()) for source in sources]
-            for place, image in zip(window, decoding_pool().map(self._decode, members, sources), strict=True):
-                out[place] = image
+            for position, image in zip(window, decoding_pool().map(self._decode, members, sources), strict=True):
+                out[position] = image
         return torch.from_numpy(out)
 
     def _windows(self, chosen: np.ndarray) -> Iterator[np.ndarray]:
         """Yield the positions of images that are read together: all local ones, or those of a few remote blocks."""
-        if not self.blocks.whole:
+        if not self.blocks.fetches_blocks:
             yield np.arange(len(chosen))
             return
         block = self._block[chosen]
@@ -174,11 +174,11 @@ class ShardImages(LazyImages):
 
     def prefetch(self, order: Tensor, start: int) -> None:
         """Prefetch the blocks of the next images, as far as the cache has space in addition to the current ones."""
-        if not self.blocks.whole:
+        if not self.blocks.fetches_blocks:
             return
         index = self.blocks.index
         mean = int(index.arrays["block_size"].sum()) / len(index)
-        reach = int(GROUP / 2 / max(1.0, mean))
-        upcoming = self._block[order[start : start + max(1, reach)].numpy()]
+        count = int(GROUP / 2 / max(1.0, mean))
+        upcoming = self._block[order[start : start + max(1, count)].numpy()]
         for block in dict.fromkeys(upcoming.tolist()):
             self.blocks.prefetch(block)

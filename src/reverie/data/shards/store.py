@@ -174,7 +174,7 @@ class RemoteStore(Store):
             yield
         except UserError:
             raise
-        except Exception as error:  # obstore has exceptions of its own for each store
+        except Exception as error:  # obstore has separate exceptions for each store
             raise StoreError(f"{self.where(name)} cannot be read: {_describe_error(error)}") from None
 
     def files(self) -> list[Stored] | None:
@@ -182,8 +182,8 @@ class RemoteStore(Store):
         if not self.lists:
             return None
         with self._store_errors(""):
-            found = self._obstore.list_with_delimiter(self._store)["objects"]
-        return sorted((_stored(meta["path"], meta) for meta in found[:MAX_FILES]), key=lambda f: f.name)
+            objects = self._obstore.list_with_delimiter(self._store)["objects"]
+        return sorted((_stored(meta["path"], meta) for meta in objects[:MAX_FILES]), key=lambda f: f.name)
 
     def stat(self, name: str) -> Stored | None:
         """Request size and tag."""
@@ -210,34 +210,34 @@ class RangeFile(io.RawIOBase):
     """A file of a store with a position, which requests only what is read."""
 
     def __init__(self, store: Store, name: str, size: int) -> None:
-        self.store, self.name, self.size, self.place = store, name, size, 0
+        self.store, self.name, self.size, self.position = store, name, size, 0
 
     def readable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Yes."""
+        """Return True."""
         return True
 
     def tell(self) -> int:
         """Return the position."""
-        return self.place
+        return self.position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
         """Move to a position."""
-        self.place = offset + (0, self.place, self.size)[whence]
-        return self.place
+        self.position = offset + (0, self.position, self.size)[whence]
+        return self.position
 
     def readinto(self, buffer: Any, /) -> int:
         """Fill a buffer, up to the end of the file."""
-        part = self._some(len(buffer)) if self.place < self.size and len(buffer) else b""
+        part = self._read_part(len(buffer)) if self.position < self.size and len(buffer) else b""
         buffer[: len(part)] = part
-        self.place += len(part)
+        self.position += len(part)
         return len(part)
 
-    def _some(self, size: int) -> bytes:
-        return self.store.read(self.name, self.place, min(size, self.size - self.place))
+    def _read_part(self, size: int) -> bytes:
+        return self.store.read(self.name, self.position, min(size, self.size - self.position))
 
 
 class StreamFile(RangeFile):
@@ -247,13 +247,13 @@ class StreamFile(RangeFile):
         super().__init__(store, name, size)
         self.pieces: dict[int, Future[bytes]] = {}
 
-    def _some(self, size: int) -> bytes:
-        number, within = divmod(self.place, PIECE)
+    def _read_part(self, size: int) -> bytes:
+        number, within = divmod(self.position, PIECE)
         wanted = [k for k in (number, number + 1) if k * PIECE < self.size]
-        self.pieces = {k: self.pieces.get(k) or self._ask(k) for k in wanted}
+        self.pieces = {k: self.pieces.get(k) or self._request(k) for k in wanted}
         return self.pieces[number].result()[within : within + size]
 
-    def _ask(self, number: int) -> Future[bytes]:
+    def _request(self, number: int) -> Future[bytes]:
         begin = number * PIECE
         return fetch_pool().submit(self.store.read, self.name, begin, min(PIECE, self.size - begin))
 
@@ -290,8 +290,8 @@ def open_store(source: str) -> tuple[Store, list[str] | None]:
     """Return the store of an address or path, and the names of the requested files, None for all."""
     remote = is_remote(source)
     head, _, last = source.rstrip("/").rpartition("/")
-    one = "{" in last or last.lower().endswith((".tar", ".parquet", ".arrow"))
+    names_files = "{" in last or last.lower().endswith((".tar", ".parquet", ".arrow"))
     if remote:
-        return (RemoteStore(head), expand(last)) if one else (RemoteStore(source), None)
+        return (RemoteStore(head), expand(last)) if names_files else (RemoteStore(source), None)
     path = Path(source).expanduser()
-    return (LocalStore(path.parent), expand(path.name)) if one else (LocalStore(path), None)
+    return (LocalStore(path.parent), expand(path.name)) if names_files else (LocalStore(path), None)

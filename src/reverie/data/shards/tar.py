@@ -44,8 +44,8 @@ class _Member(tarfile.TarInfo):
     def _proc_member(self, tar: tarfile.TarFile) -> tarfile.TarInfo:
         if self.size < 0 or (self.type in HEADERS and self.size > HEADER_LIMIT):
             raise tarfile.ReadError("a header of an invalid size")
-        made: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]  # meant to be overridden, and not in the stubs
-        return made
+        member: tarfile.TarInfo = super()._proc_member(tar)  # type: ignore[misc]  # meant to be overridden, and not in the stubs
+        return member
 
 
 def tar_samples(file: IO[bytes], size: int, where: str, skip: Skip) -> Iterator[Sample]:
@@ -55,11 +55,11 @@ def tar_samples(file: IO[bytes], size: int, where: str, skip: Skip) -> Iterator[
         name = member.name.removeprefix("./")
         folder, _, last = name.rpartition("/")
         stem, dot, _ = last.partition(".")
-        this, ending = f"{folder}/{stem}", (dot + last.partition(".")[2]).lower()
-        if this != key:
+        sample_key, ending = f"{folder}/{stem}", (dot + last.partition(".")[2]).lower()
+        if sample_key != key:
             if image is not None:
                 yield _sample(image, annotations, skip)
-            key, image, annotations = this, None, {}
+            key, image, annotations = sample_key, None, {}
         if ending in ANNOTATIONS:
             annotations[ending] = content
         elif image is None or (ending in IMAGE_SUFFIXES and not _has_one_suffix(image.name)):
@@ -77,12 +77,12 @@ def _members(file: IO[bytes], size: int, where: str, skip: Skip) -> Iterator[tup
     """Yield the relevant members with their content; a file without an end mark was truncated."""
     try:
         with tarfile.open(fileobj=file, mode="r:", tarinfo=_Member) as archive:
-            before = -1
+            previous = -1
             while (member := archive.next()) is not None:
                 vars(archive)["members"].clear()  # which would keep all members
-                if archive.offset <= before:
+                if archive.offset <= previous:
                     raise tarfile.ReadError("a header points backwards")
-                before = archive.offset
+                previous = archive.offset
                 name = member.name.removeprefix("./")
                 if not (is_image(name) or name.lower().endswith(ANNOTATIONS)) or _hidden(name):
                     continue
@@ -121,8 +121,8 @@ def _unsafe_reason(member: tarfile.TarInfo) -> str | None:
         return "unsafe name: it points outside the tar file"
     if not member.size:
         return "empty (0 bytes)"
-    most = FILE_LIMIT if is_image(member.name) else ANNOTATION_LIMIT
-    return f"too large ({member.size / 2**20:.0f} MiB; the limit is {most >> 20} MiB)" if member.size > most else None
+    limit = FILE_LIMIT if is_image(member.name) else ANNOTATION_LIMIT
+    return f"too large ({member.size / 2**20:.0f} MiB; the limit is {limit >> 20} MiB)" if member.size > limit else None
 
 
 def _sample(image: Sample, annotations: Mapping[str, bytes], skip: Skip) -> Sample:
