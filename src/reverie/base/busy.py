@@ -9,10 +9,8 @@ from pathlib import Path
 
 BUSY = 0.15  # wait share above which the machine counts as busy
 INTERVAL, REPEATS = 1.0, 2  # seconds between measurements, and consecutive busy measurements before a change
-RETRY_AFTER, MAX_RETRY_AFTER = (
-    30.0,
-    480.0,
-)  # seconds with one thread before all are tried again: initially, and maximum after repeated failures
+# Seconds with one thread before all are tried again: initially, and at most after repeated failures.
+RETRY_AFTER, MAX_RETRY_AFTER = 30.0, 480.0
 _TASKS = Path("/proc/self/task")
 
 

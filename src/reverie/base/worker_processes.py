@@ -121,14 +121,8 @@ def _start(processes: int, device: torch.device) -> list[subprocess.Popen[bytes]
     world = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), LEADER: str(os.getpid())}
     os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)})
     threads = {"OMP_NUM_THREADS": str(threads_each(processes))}
-    call = [
-        sys.executable,
-        "-m",
-        "reverie",
-        "train",
-        "--device",
-        device.type,
-    ]  # it becomes a follower because its rank is not 0
+    # The new process becomes a follower because its rank is not 0.
+    call = [sys.executable, "-m", "reverie", "train", "--device", device.type]
     environments = [{**os.environ, **world, **threads, "RANK": str(k), "LOCAL_RANK": str(k)} for k in range(1, processes)]
     # A new session: Ctrl-C reaches only the leader, which ends the others after its step.
     return [subprocess.Popen(call, env=env, stdin=subprocess.DEVNULL, start_new_session=True) for env in environments]

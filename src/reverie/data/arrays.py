@@ -22,8 +22,8 @@ from reverie.data.reading import ReadingOptions, encode_labels, images_dataset, 
 
 ARRAY_LIMIT = 8 * 2**30
 ROUNDING = 1e-3  # maximum rounding error in levels that counts as lossless
-PIECE = 2**20  # bytes read, and numbers converted, at a time
-Cost = Callable[[Sequence[int], int], int]  # (shape, bytes of one value) -> bytes
+CHUNK = 2**20  # bytes read, and numbers converted, at a time
+MemoryCost = Callable[[Sequence[int], int], int]  # (shape, bytes of one value) -> bytes
 X_KEYS = ("x", "images", "data", "x_train", "arr_0")
 Y_KEYS = ("y", "labels", "label", "y_train", "targets")
 
@@ -41,7 +41,9 @@ def read_array_file(path: Path, name: str, options: ReadingOptions, wanted: tupl
     return from_array(x, labels, name, str(path), options)
 
 
-def read_npy(file: IO[bytes], available: int, where: str, packed: int | None = None, cost: Cost = array_memory) -> np.ndarray:
+def read_npy(
+    file: IO[bytes], available: int, where: str, packed: int | None = None, cost: MemoryCost = array_memory
+) -> np.ndarray:
     """Read one array; its stated size is checked against the available bytes, and pickled objects are refused.
 
     packed: compressed bytes in the file, if compressed; cost: the memory that the values need.
@@ -84,8 +86,8 @@ def read_npy(file: IO[bytes], available: int, where: str, packed: int | None = N
 def _read_values(file: IO[bytes], needed: int) -> bytearray:
     """Read up to this many bytes, and allocate no more than the file has."""
     values = bytearray()
-    while len(values) < needed and (piece := file.read(min(PIECE, needed - len(values)))):
-        values += piece
+    while len(values) < needed and (chunk := file.read(min(CHUNK, needed - len(values)))):
+        values += chunk
     return values
 
 
@@ -114,7 +116,7 @@ def _labels_cost(shape: Sequence[int], itemsize: int) -> int:
     return math.prod(shape) * (2 * itemsize + BYTES_PER_LABEL)
 
 
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, cost: Cost) -> np.ndarray:
+def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo, path: Path, cost: MemoryCost) -> np.ndarray:
     where = f"{info.filename} in {path}"
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise UserError(f"{where} uses an unsupported compression; save it with numpy.savez")
@@ -171,9 +173,9 @@ def to_uint8(x: np.ndarray, source: str) -> tuple[np.ndarray, list[str], bool]:
         )
     out, rounded = np.empty(x.shape, np.uint8), False
 
-    def convert(piece: np.ndarray) -> np.ndarray:
+    def convert(chunk: np.ndarray) -> np.ndarray:
         nonlocal rounded
-        scaled = (piece.astype(np.float64) + offset) * scale
+        scaled = (chunk.astype(np.float64) + offset) * scale
         levels = scaled.round()
         rounded = rounded or bool(np.abs(scaled - levels).max() > ROUNDING)
         return levels
@@ -183,13 +185,13 @@ def to_uint8(x: np.ndarray, source: str) -> tuple[np.ndarray, list[str], bool]:
 
 
 def _fill(out: np.ndarray, x: np.ndarray, convert: Callable[[np.ndarray], np.ndarray]) -> None:
-    """Write the converted x into out, of the same shape, piece by piece."""
-    if x.size <= PIECE:
+    """Write the converted x into out, of the same shape, chunk by chunk."""
+    if x.size <= CHUNK:
         out[...] = convert(x)
     elif len(x) == 1:
         _fill(out[0], x[0], convert)
     else:
-        step = max(1, len(x) * PIECE // x.size)
+        step = max(1, len(x) * CHUNK // x.size)
         for k in range(0, len(x), step):
             _fill(out[k : k + step], x[k : k + step], convert)
 

@@ -79,8 +79,8 @@ def read_cdb(path: Path) -> Records:
         raise UserError(
             f"{path} is not a supported .cdb file: its image type is {grey}, expected 0 (binary) or 1 (grey); get another file"
         )
-    fixed = height > 0 and width > 0
-    record_header = 4 if fixed else 6
+    has_fixed_size = height > 0 and width > 0
+    record_header = 4 if has_fixed_size else 6
     if count == 0 or count > (len(data) - HEADER) // record_header:
         raise UserError(f"{path} states {count} records, which do not fit into its {len(data)} bytes; get the file again")
     rows = np.empty((count, 4), np.int64)  # label, height, width, first byte
@@ -89,7 +89,7 @@ def read_cdb(path: Path) -> Records:
     for k in range(count):
         if offset + record_header > len(data) or data[offset] != 0xFF:
             raise UserError(f"{path} is damaged: record {k + 1} of {count} has no start mark; get the file again")
-        w, h = (width, height) if fixed else (data[offset + 2], data[offset + 3])
+        w, h = (width, height) if has_fixed_size else (data[offset + 2], data[offset + 3])
         size = data[offset + record_header - 2] | data[offset + record_header - 1] << 8
         start = offset + record_header
         if h == 0 or w == 0 or start + size > len(data):

@@ -95,28 +95,28 @@ def detect_format(path: Path) -> TableFormat:
         rows = list(islice(filter(_is_filled, csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)), SAMPLE_ROWS))
     if not rows:
         raise UserError(f"{path} is empty; expected rows of numbers")
-    marked = len(rows) > 1 and rows[0][0].startswith("sep=")  # Excel's own mark of the delimiter
-    rows = rows[1:] if marked else rows
+    has_mark = len(rows) > 1 and rows[0][0].startswith("sep=")  # Excel's own mark of the delimiter
+    rows = rows[1:] if has_mark else rows
     comma = _has_decimal_commas(rows, delimiter)
     header, width = _is_header(rows, comma), len(rows[0])
     if width > MAX_COLUMNS:
         raise UserError(f"{path} has {width:,} columns, more than the limit of {MAX_COLUMNS:,}; remove some")
-    body = rows[1:] if header else rows
-    cells = tuple((*row, *[""] * (width - len(row)))[:width] for row in body)
-    head = int(header) + int(marked)
+    data_rows = rows[1:] if header else rows
+    cells = tuple((*row, *[""] * (width - len(row)))[:width] for row in data_rows)
+    head = int(header) + int(has_mark)
     return TableFormat(encoding, delimiter, header, comma, head, distinct_names(rows[0] if header else [""] * width), cells)
 
 
 def _encoding(data: bytes, path: Path) -> str:
     """Return the encoding by the byte order mark, or UTF-8 if valid, or Windows-1252."""
-    marked = next((name for mark, name in CODINGS.items() if data.startswith(mark)), None)
-    for encoding in (marked,) if marked else ("utf-8-sig", "cp1252"):
+    by_mark = next((name for mark, name in CODINGS.items() if data.startswith(mark)), None)
+    for encoding in (by_mark,) if by_mark else ("utf-8-sig", "cp1252"):
         try:
             codecs.getincrementaldecoder(encoding)().decode(data)
         except UnicodeDecodeError as error:
             problem = f"byte {error.start:,} is 0x{data[error.start]:02x}"
         else:
-            if marked or b"\0" not in data:
+            if by_mark or b"\0" not in data:
                 return encoding
             problem = "it contains zero bytes"
     raise UserError(f"{path} cannot be read as a table: {problem}; save it as UTF-8 text")

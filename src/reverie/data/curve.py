@@ -17,7 +17,7 @@ THETA_MIN, THETA_MAX = 1.5 * np.pi, 4.5 * np.pi
 SCALE, SHIFT = 1 / (4 * np.pi), -1 / 8
 
 _HALF_TURNS = 3
-_COARSE = 402  # grid cells, over 250 a turn
+_COARSE = 402  # grid cells, over 250 per turn
 _ITERATIONS = 60  # bisection alone narrows a bracket by 2^60
 
 

@@ -152,9 +152,8 @@ class Dataset:
             raise UserError(f"{self.name} has {len(self)} data; at least 2 are needed, one of them for the held-out set")
         order = torch.randperm(len(self), generator=torch.Generator().manual_seed(seed))
         if self.kind == "series":
-            order = torch.arange(len(self)).flip(
-                0
-            )  # neighbours in time are similar, so random ones would leak into the held-out set
+            # Neighbours in time are similar, so a random held-out set would leak into training.
+            order = torch.arange(len(self)).flip(0)
         count = max(1, round(HELD_OUT * len(self)))
         image_hashes = self._image_hashes() if self.kind == "images" else None
         train_order, held_order = (

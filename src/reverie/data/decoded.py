@@ -21,10 +21,8 @@ from reverie.data.sources import FileEntry, FileOffset
 
 CACHE = Cache("decoded", 2**31)
 DIGEST = 16  # bytes of a file hash
-MIN_PIXELS, PIXELS_PER_FILE = (
-    10**7,
-    10**4,
-)  # total pixels above which decoded images are cached, and pixels that each file counts for
+# Total pixels from which decoded images are cached, and pixels added per file for its overhead.
+MIN_PIXELS, PIXELS_PER_FILE = 10**7, 10**4
 
 
 class DecodedImages(NamedTuple):

@@ -18,7 +18,7 @@ from reverie.base.errors import UserError
 from reverie.base.files import reason
 from reverie.data.reading import ReadingOptions
 
-PIECE = 256 * 1024
+CHUNK_BYTES = 256 * 1024
 TIMEOUT = 20.0
 MAX_SIZE = 2**30
 
@@ -114,9 +114,9 @@ def _receive(url: str, part: Path, options: ReadingOptions) -> None:
             received = received if is_resumed else 0
             total = received + length
             with part.open("ab" if is_resumed else "wb") as file:
-                while piece := _piece(response, url):
-                    file.write(piece)
-                    received += len(piece)
+                while chunk := _read_chunk(response, url):
+                    file.write(chunk)
+                    received += len(chunk)
                     if received > MAX_SIZE:
                         raise Unreachable(f"{url} sends more than {MAX_SIZE:,} bytes")
                     options.report_progress(f"downloading {part.name.removesuffix('.part')}", received, max(total, received))
@@ -133,10 +133,10 @@ def _receive(url: str, part: Path, options: ReadingOptions) -> None:
         raise Unreachable(f"{url} did not answer in {TIMEOUT:.0f} seconds") from None
 
 
-def _piece(response: http.client.HTTPResponse, url: str) -> bytes:
-    """Read a piece; raise Unreachable for a broken connection, but not for a full disk."""
+def _read_chunk(response: http.client.HTTPResponse, url: str) -> bytes:
+    """Read a chunk; raise Unreachable for a broken connection, but not for a full disk."""
     try:
-        return response.read(PIECE)
+        return response.read(CHUNK_BYTES)
     except (OSError, http.client.HTTPException) as error:
         raise Unreachable(f"{url} broke off ({_describe_cause(error)}); the next download resumes there") from None
 

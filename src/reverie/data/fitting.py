@@ -82,9 +82,9 @@ def choose_fit(sizes: Counter[Size], size: Size, requested: str) -> tuple[str, s
     """Return the fit of images of these sizes, and a note about cropping.  requested: a fit, or auto."""
     height, width = cropped_shares(sizes, size)
     cropped = height + width
-    too_much = float((cropped > MAX_CROP).mean())
-    if requested == "auto" and too_much >= MAX_CROPPED_SHARE:
-        what = "all" if too_much == 1 else f"{too_much:.0%}"
+    cropped_share = float((cropped > MAX_CROP).mean())
+    if requested == "auto" and cropped_share >= MAX_CROPPED_SHARE:
+        what = "all" if cropped_share == 1 else f"{cropped_share:.0%}"
         note = (
             f"images are padded to {format_size(size)} with the colour of their edge, because cropping would remove more"
             " than half of"
@@ -96,8 +96,8 @@ def choose_fit(sizes: Counter[Size], size: Size, requested: str) -> tuple[str, s
     if typical >= NOTED_CROP:
         side = "width" if not height.any() else "height" if not width.any() else "height or width"
         note = f"cropping to {format_size(size)} removes {typical:.0%} of the {side} of a typical image"
-    elif too_much:
-        count = round(too_much * len(cropped))
+    elif cropped_share:
+        count = round(cropped_share * len(cropped))
         note = f"cropping to {format_size(size)} removes more than half of {count} {'image' if count == 1 else 'images'}"
     else:
         return "crop", None

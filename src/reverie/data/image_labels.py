@@ -23,7 +23,7 @@ MAX_TINY = 2  # images below which a class is too small to learn
 class LabelSource:
     """A label for each name, None if missing, notes, and why labels are missing.
 
-    kind: the entry of LABELS, or the column, that gives the same labels again, "captions" for captions; unused: other columns
+    kind: the entry of LABELS or the column that the labels come from, "captions" for captions; unused: other columns
     of the metadata.
     """
 

@@ -186,9 +186,8 @@ def _check_axes(shape: tuple[int, ...], source: str) -> None:
 def _check_range(x: np.ndarray, source: str) -> None:
     """Refuse pixels whose white level is ambiguous: it is 255 for integers, and 1 for real numbers and booleans."""
     low, high = float(x.min()), float(x.max())
-    if x.dtype.kind == "b" or not (
-        math.isfinite(low) and math.isfinite(high)
-    ):  # other readers refuse values that are not finite
+    # Values that are not finite are refused later.
+    if x.dtype.kind == "b" or not (math.isfinite(low) and math.isfinite(high)):
         return
     problem = f"{source} contains pixels of type {x.dtype} from {low:g} to {high:g}"
     if x.dtype.kind in "ui":

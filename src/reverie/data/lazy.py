@@ -67,14 +67,14 @@ class FileImages(LazyImages):
     """Images of a folder or an archive.
 
     They are read from a file of fitted pixels if the disk has space for one (store: rows of (C, H, W), where image k has row
-    places[k]), or else decoded on demand by threads.
+    store_rows[k]), or else decoded on demand by threads.
     """
 
     entries: tuple[FileEntry, ...]
     digests: tuple[bytes, ...]
     recipe: Recipe
     store: np.ndarray | None = field(default=None, compare=False, repr=False)
-    places: np.ndarray | None = field(default=None, compare=False, repr=False)
+    store_rows: np.ndarray | None = field(default=None, compare=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.entries)
@@ -87,8 +87,8 @@ class FileImages(LazyImages):
     def take(self, index: Tensor) -> Tensor:
         """Read the chosen images; see `LazyImages`."""
         chosen = positions(index, len(self))
-        if self.store is not None and self.places is not None:
-            return torch.from_numpy(self.store[self.places[chosen]])
+        if self.store is not None and self.store_rows is not None:
+            return torch.from_numpy(self.store[self.store_rows[chosen]])
         out = np.empty((len(chosen), *self.shape[1:]), np.uint8)
         for k, image in enumerate(decoding_pool().map(self._read, chosen)):
             out[k] = image
@@ -99,7 +99,7 @@ class FileImages(LazyImages):
         chosen = positions(index, len(self))
         return replace(
             self, entries=tuple(self.entries[k] for k in chosen), digests=tuple(self.digests[k] for k in chosen),
-            places=self.places[chosen] if self.places is not None else None,
+            store_rows=self.store_rows[chosen] if self.store_rows is not None else None,
         )  # fmt: skip
 
     def content_hashes(self) -> np.ndarray:

@@ -54,7 +54,7 @@ def read_metadata(entry: FileEntry, file: str, known: frozenset[str], wanted: Se
     if entry.size > METADATA_LIMIT:
         raise UserError(f"{file} is over {METADATA_LIMIT >> 20} MiB; reduce its size")
     columns: set[str] = set()
-    found: dict[str, dict[str, str]] = {column: {} for column in wanted}
+    values: dict[str, dict[str, str]] = {column: {} for column in wanted}
     unmatched = {column: UnmatchedRows() for column in wanted}
     try:
         with entry.open() as opened, io.TextIOWrapper(opened, "utf-8-sig", newline="") as text:
@@ -64,7 +64,7 @@ def read_metadata(entry: FileEntry, file: str, known: frozenset[str], wanted: Se
                     columns.update(row)
                 for key in wanted:
                     if key in row:
-                        _keep(row, key, known, found[key], unmatched[key])
+                        _keep(row, key, known, values[key], unmatched[key])
     except UserError:
         raise
     except Exception as error:  # a damaged zip entry, wrong encoding, an unclosed field
@@ -75,7 +75,7 @@ def read_metadata(entry: FileEntry, file: str, known: frozenset[str], wanted: Se
         needed = "label, class or text" if wanted is COLUMNS else " or ".join(wanted)
         other = "; --labels selects another one" if wanted is COLUMNS and FILE in columns else ""
         raise UserError(f"{file} needs a {FILE} column and a {needed} column; it has {existing}{other}")
-    return ColumnValues(found[column], column, unmatched[column], frozenset(columns))
+    return ColumnValues(values[column], column, unmatched[column], frozenset(columns))
 
 
 def _keep(row: Mapping[str, Any], column: str, known: frozenset[str], found: dict[str, str], unmatched: UnmatchedRows) -> None:

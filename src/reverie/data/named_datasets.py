@@ -154,9 +154,9 @@ def data_folders(data_dir: Path | None) -> Iterator[Path]:
 def _system_folders(definition: IdxDataset) -> Iterator[Path]:
     """Yield the folders of the system and of earlier downloads."""
     yield from definition.system
-    fetched = cache_folder() / definition.name  # last, because the home folder may be unknown
-    if not any((fetched / name).is_file() for name in MNIST_FILES[:2]):  # downloads are verified again when they are read
-        yield fetched
+    downloads = cache_folder() / definition.name  # last, because the home folder may be unknown
+    if not any((downloads / name).is_file() for name in MNIST_FILES[:2]):  # downloads are verified again when they are read
+        yield downloads
 
 
 def _idx(definition: IdxDataset) -> Loader:

@@ -20,15 +20,8 @@ from reverie.base.allocator import return_freed_memory
 from reverie.base.errors import UserError, pick
 from reverie.data.memory_limits import Quota
 
-FORMATS = (
-    "PNG",
-    "JPEG",
-    "WEBP",
-    "BMP",
-    "GIF",
-    "TIFF",
-    "PPM",
-)  # detected from the content, never the name; no format that executes code
+# Detected from the content, never the name; no format that executes code.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 PIXEL_LIMIT = 64_000_000
 FORMAT_LIMITS = {"WEBP": 32_000_000}  # its decoder holds six copies of an image
 PIXELS = Quota(PIXEL_LIMIT)  # decoded at a time by all threads together

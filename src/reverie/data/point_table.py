@@ -26,14 +26,16 @@ LABEL_LENGTH = 64  # characters; longer cells are text
 MISSING = "missing"  # the class of empty labels
 MAX_EMPTY = 1 / 3  # maximum share of empty cells of a column
 MIN_ROWS = 20  # minimum rows to detect row numbers by their values
-IDS = frozenset({"id", "ids", "uid", "uuid", "guid"})  # words in column names
+IDS = frozenset({"id", "ids", "uid", "uuid", "guid"})  # words in the names of id columns
 ROW_NUMBERS = frozenset({"", "index", "idx", "row", "row number", "no", "nr", "number", "unnamed 0"})  # whole column names
 DATES = frozenset({"date", "datetime", "timestamp", "epoch", "unixtime"})
 TIME_WORDS = DATES | {
     "time", "t", "ts", "year", "month", "week", "day", "hour", "minute", "second", "seconds", "step", "moment", "frame", "tick",
 }  # fmt: skip
 AXES = frozenset({"x", "y", "z"})  # names that are always coordinates
-DATED, TIMED, NUMBERED, NAMED, EMPTY, COULD = "dates", "times", "row numbers", "ids", "wholly empty", "possible labels"
+# Reasons for leaving columns out.
+DATED, TIMED, NUMBERED, NAMED, EMPTY = "dates", "times", "row numbers", "ids", "wholly empty"
+POSSIBLE_LABELS = "possible labels"
 ALL = "all"  # all columns of numbers, including row numbers and times
 
 
@@ -183,7 +185,7 @@ def _not_numbers(column: Column, labels: str, candidates: Sequence[str]) -> str:
     if column.timestamps is not None:
         return DATED
     if column.name in candidates:
-        return COULD
+        return POSSIBLE_LABELS
     if column.holds == "words":
         return "words that do not repeat as labels do" if labels == "auto" else "words"
     return column.holds
@@ -316,7 +318,7 @@ def _left_out(left: Mapping[str, str]) -> list[str]:
     """Return a note per reason with the columns left out."""
     by_reason: dict[str, list[str]] = {}
     for name, why in left.items():
-        if why != COULD:  # reported where the label is chosen
+        if why != POSSIBLE_LABELS:  # reported where the label is chosen
             by_reason.setdefault(why, []).append(name)
     keep = {why: "; --columns all keeps them" if why in (TIMED, NUMBERED, NAMED) else "" for why in by_reason}
     return [f"left out as {why}: {', '.join(names)}{keep[why]}" for why, names in by_reason.items()]

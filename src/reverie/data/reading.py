@@ -24,7 +24,7 @@ from reverie.data.pixels import DEFAULT_SIDE, Recipe, convert_mode, decoding_poo
 Progress = Callable[[str, int, int], None]  # (stage, number done, total)
 
 CHUNK = 512  # images fitted by a thread at a time
-PIECE = 2**20  # numbers converted at a time
+CHUNK_NUMBERS = 2**20  # numbers converted at a time
 NAMES_SHOWN = 12  # sizes listed individually in a report
 
 
@@ -126,7 +126,7 @@ def points_dataset(
     if len(x) == 0 or x.shape[1] == 0:
         raise UserError(f"{source} contains no points; expected rows of numbers")
     values = np.empty(x.shape, np.float32)
-    step = max(1, PIECE // x.shape[1])
+    step = max(1, CHUNK_NUMBERS // x.shape[1])
     for k in range(0, len(x), step):
         rows, out = x[k : k + step], values[k : k + step]
         with np.errstate(over="ignore"):

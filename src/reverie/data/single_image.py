@@ -128,9 +128,9 @@ def read_mask(mask: str | Path | np.ndarray, shape: Shape, size: Size | None = N
     """Return which numbers of an image are known, (C, H, W) bool: white pixels of a mask are to be filled.
 
     mask: a file, a name from BOXES, a box of rows and columns such as 10:20,5:25 (ends exclusive), or an array (H, W) that is
-    non-zero where to fill.  White in a file means at least half as bright as its brightest pixel.  size and fit: those of the
-    image, which the mask is resized with; every pixel that a white pixel touches is filled.  A mask may also have the target
-    size already.
+    non-zero where to fill.  White in a file means at least half as bright as its brightest pixel.  size, fit: those of the
+    image; the mask is resized in the same way, and every pixel that a white pixel touches is filled.  A mask may also
+    have the target size already.
     """
     after = shape[1], shape[2]
     before = after if size is None else size

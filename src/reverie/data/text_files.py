@@ -185,13 +185,13 @@ def text_report(texts: Sequence[str], source: str) -> dict[str, Any]:
     for text in texts:
         characters.update(text)
     words = Counter(_words(texts))
-    pieces = texts if len(texts) > 1 else [part for part in re.split(r"\n\s*\n", texts[0] if texts else "") if len(part) > 40]
+    units = texts if len(texts) > 1 else [part for part in re.split(r"\n\s*\n", texts[0] if texts else "") if len(part) > 40]
     return {
         "source": source, "kind": "text", "texts": len(texts), "characters": characters.total(),
         "bytes": sum(count * len(sign.encode("utf-8", "surrogatepass")) for sign, count in characters.items()),
         "alphabet": len(characters), "common_characters": {visible(c): n for c, n in characters.most_common(MAX_SHOWN)},
         "common_words": {visible(w): n for w, n in words.most_common(MAX_WORDS_SHOWN)},
-        "duplicates": len(pieces) - len(set(pieces)),
+        "duplicates": len(units) - len(set(units)),
     }  # fmt: skip
 
 

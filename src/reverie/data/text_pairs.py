@@ -70,12 +70,12 @@ class TextPairs:
 
     def split(self, seed: int) -> tuple[TextPairs, TextPairs]:
         """Split into training and held-out pairs with 5 % of the distinct sources held out; no source is in both parts."""
-        numbers: dict[str, int] = {}
-        group = np.array([numbers.setdefault(self.text(k, 0), len(numbers)) for k in range(len(self))])
-        if len(numbers) < 2:
+        index_of: dict[str, int] = {}
+        source_index = np.array([index_of.setdefault(self.text(k, 0), len(index_of)) for k in range(len(self))])
+        if len(index_of) < 2:
             raise UserError("all sources are equal; at least 2 distinct ones are needed, one of them for the held-out set")
-        order = torch.randperm(len(numbers), generator=torch.Generator().manual_seed(seed)).numpy()
-        held_out = np.isin(group, order[: max(1, round(HELD_OUT * len(numbers)))])
+        order = torch.randperm(len(index_of), generator=torch.Generator().manual_seed(seed)).numpy()
+        held_out = np.isin(source_index, order[: max(1, round(HELD_OUT * len(index_of)))])
         return self.subset(torch.from_numpy(~held_out)), self.subset(torch.from_numpy(held_out))
 
 

@@ -17,10 +17,8 @@ from reverie.data.reading import ReadingOptions, duplicate_note
 
 WINDOW, MAX_WINDOW = 64, 16384  # default and maximum time steps of a datum
 MAX_BYTES, MAX_CHANNELS = 2**31, 64  # of a .wav file
-OSCILLATION = (
-    1.6,
-    -0.8,
-)  # x_t = 1.6 x_{t-1} - 0.8 x_{t-2} + eps: a damped wave with a period of about 13 time steps, driven by noise
+# x_t = 1.6 x_{t-1} - 0.8 x_{t-2} + eps: a damped wave with a period of about 13 time steps, driven by noise.
+OSCILLATION = (1.6, -0.8)
 
 
 def check_window(window: int | None) -> None:

@@ -16,11 +16,8 @@ FORMATS = (
 )  # fmt: skip
 MAX_LENGTH = 40  # maximum characters of a date
 CORRELATED, CORRELATED_WITHOUT_TIME = 0.6, 0.95  # lag-1 autocorrelations that indicate a series, with and without timestamps
-MIN_ROWS, WINDOW, MIN_WINDOWS = (
-    40,
-    64,
-    20,
-)  # rows needed to detect a series; time steps of the suggested window, and minimum number of windows
+# Rows needed to detect a series; time steps of the suggested window, and minimum number of windows.
+MIN_ROWS, WINDOW, MIN_WINDOWS = 40, 64, 20
 
 
 def date_reader(cells: Sequence[str]) -> Callable[[str], float] | None:

@@ -183,10 +183,10 @@ def _add_shard(store: Store, file: Stored, builder: IndexBuilder) -> Iterator[li
                 first = len(builder.blocks["block_start"])
                 for k, size in enumerate(parquet_groups(table, columns)):
                     builder.block(k, size)
-                for part in _examined(parquet_samples(table, file.size, columns, builder.skip), builder):
-                    for sample, inspection in part:
+                for chunk in _examined(parquet_samples(table, file.size, columns, builder.skip), builder):
+                    for sample, inspection in chunk:
                         builder.add(sample, inspection, first + (sample.block or 0))
-                    yield part
+                    yield chunk
             return
         if not isinstance(store, LocalStore):
             raise UserError(
@@ -201,10 +201,10 @@ def _add_shard(store: Store, file: Stored, builder: IndexBuilder) -> Iterator[li
 
 
 def _add_uncompressed(samples: Iterator[Sample], builder: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
-    for part in _examined(samples, builder):
-        for sample, inspection in part:
+    for chunk in _examined(samples, builder):
+        for sample, inspection in chunk:
             builder.grow(sample, inspection)
-        yield part
+        yield chunk
 
 
 def _chunks(samples: Iterator[Sample]) -> Iterator[list[Sample]]:
@@ -222,10 +222,10 @@ def _chunks(samples: Iterator[Sample]) -> Iterator[list[Sample]]:
 def _examined(samples: Iterator[Sample], builder: IndexBuilder) -> Iterator[list[tuple[Sample, Inspection]]]:
     """Yield the decodable images in chunks."""
     for chunk in _chunks(samples):
-        part = []
+        examined = []
         for sample, inspection in zip(chunk, decoding_pool().map(examine, [s.data for s in chunk]), strict=True):
             if isinstance(inspection, str):
                 builder.skip(sample.name, inspection)
             else:
-                part.append((sample, inspection))
-        yield part
+                examined.append((sample, inspection))
+        yield examined

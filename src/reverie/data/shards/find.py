@@ -23,11 +23,8 @@ from reverie.data.shards.store import MAX_FILES, LocalStore, Store, Stored, is_r
 from reverie.data.sources import has_images
 
 INDEX_LIMIT = 2**33  # bytes
-STATE, SPLITS, INFO = (
-    "state.json",
-    "dataset_dict.json",
-    "dataset_info.json",
-)  # files of Hugging Face's `save_to_disk`
+# Files of Hugging Face's `save_to_disk`.
+STATE, SPLITS, INFO = "state.json", "dataset_dict.json", "dataset_info.json"
 TEXT_LIMIT = 2**22
 SAMPLE_MEMBERS = 16  # members of a tar file sampled
 
@@ -123,13 +120,13 @@ def _cache_path(store: Store, files: Sequence[Stored], what: str) -> Path:
     return cache_folder() / "indexes" / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.safetensors"
 
 
-def index_of(store: Store, shards: Sequence[Stored], beside: Path | None, options: ReadingOptions) -> tuple[Index, str]:
+def index_of(store: Store, shards: Sequence[Stored], index_path: Path | None, options: ReadingOptions) -> tuple[Index, str]:
     """Return the index of shards, built if it does not exist, and its location."""
-    if beside is not None and beside.exists():
-        index = read_index(beside, str(beside))
-        check_fresh(index, shards, str(beside))
-        return index, str(beside)
-    if store.remote and (stored := store.stat(INDEX)) is not None and beside is None:
+    if index_path is not None and index_path.exists():
+        index = read_index(index_path, str(index_path))
+        check_fresh(index, shards, str(index_path))
+        return index, str(index_path)
+    if store.remote and (stored := store.stat(INDEX)) is not None and index_path is None:
         index, where = read_index(_download_index(store, stored), store.where(INDEX)), store.where(INDEX)
         if {shard.name for shard in index.facts.shards} == {file.name for file in shards}:
             check_fresh(index, shards, where)
@@ -138,7 +135,7 @@ def index_of(store: Store, shards: Sequence[Stored], beside: Path | None, option
     if cached.exists():
         return read_index(cached, str(cached)), str(cached)
     built = build_index(store, shards, options)
-    for target in (beside, cached):
+    for target in (index_path, cached):
         if target is not None:
             try:
                 built.write(target)

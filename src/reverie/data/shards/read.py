@@ -35,14 +35,14 @@ def read_shards(source: str, name: str, options: ReadingOptions) -> Dataset:
     """Read the images of shards, in the order of the index."""
     if options.condition_image is not None:
         raise UserError("condition images need a folder, not shards; leave --condition-image out")
-    store, shards, beside, notes = find_shards(source)
+    store, shards, index_path, notes = find_shards(source)
     if isinstance(store, LocalStore) and shard_kind(shards[0].name) == "arrow":
         paths = [str(store.root / shard.name) for shard in shards]
         with readable_errors(paths[0], "arrow"):
             as_bytes = columns_of(arrow_schema(paths[0], paths[0]), paths[0]) is not None
         if not as_bytes:
             return _of_lists(paths, name, store, options)
-    index, where = index_of(store, shards, beside, options)
+    index, where = index_of(store, shards, index_path, options)
     kept, values, kind, label_notes = _labels(index, options, store.address)
     headers = index.headers()
     recipe, recipe_notes = choose_recipe(headers, options)

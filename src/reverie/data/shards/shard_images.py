@@ -95,8 +95,8 @@ class Blocks:
 class ShardImages(LazyImages):
     """Images of an index; `members` (N,) are their indices.
 
-    A random order goes through groups of blocks: the blocks of all shards are shuffled, then the images of each GROUP bytes of
-    them, so that each block is fetched once per epoch.  If all images fit into one group, the order is fully random.
+    For a random order, the blocks of all shards are shuffled and divided into groups of GROUP bytes, and images are shuffled
+    within each group, so that each block is fetched once per epoch.  A single group makes the order fully random.
     """
 
     blocks: Blocks = field(repr=False, compare=False)
