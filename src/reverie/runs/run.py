@@ -298,7 +298,7 @@ class Run(TrainedRun):
         """Generate text number `first` of the seed and yield it in pieces, the prompt first."""
         model = self.model
         if isinstance(model, PairModel):
-            yield from self._answered(model, first, options)
+            yield from self._answer_pieces(model, first, options)
             return
         if not isinstance(model, LanguageModel):
             raise UserError(f"{self.path} is a run of {self.kind}; generating text needs a run of text")
