@@ -197,12 +197,12 @@ class Team:
 
     def all_reduce(self, mine: Tensor, error: str = "") -> Tensor:
         """Return the sum over processes, (N,).  mine: (N,)."""
-        row = torch.cat([mine, mine.new_tensor([float(bool(error))])])
+        values_and_error = torch.cat([mine, mine.new_tensor([float(bool(error))])])
         with self.handle_errors():
-            dist.all_reduce(row)
-        if row[-1] > 0:
+            dist.all_reduce(values_and_error)
+        if values_and_error[-1] > 0:
             self._raise(error)
-        return row[:-1]
+        return values_and_error[:-1]
 
     def all_gather(self, mine: Tensor, error: str = "") -> Tensor:
         """Return the tensors of all processes, stacked: (W, ...)."""

@@ -14,7 +14,7 @@ CHUNK_BYTES = 2**20  # bytes hashed at a time
 
 
 def content_hashes(x: np.ndarray) -> np.ndarray:
-    """Return a number for each datum that is equal for exact copies.  x: (N, ...) of any type; returns (N,) uint64.
+    """Return a hash of each datum, equal for exact copies.  x: (N, ...) of any type; returns (N,) uint64.
 
     Data of up to 8 bytes are their own hash, others get 64 bits: two of a million different data collide with probability 3e-8.
     """
@@ -38,7 +38,7 @@ def content_hashes(x: np.ndarray) -> np.ndarray:
 
 
 def count_duplicates(x: np.ndarray) -> int:
-    """Return how many data are copies of earlier ones, by their bytes.  x: (N, ...) of any type."""
+    """Count the data that are byte-for-byte copies of earlier ones.  x: (N, ...) of any type."""
     hashes = np.sort(content_hashes(x))
     return len(x) - 1 - int(np.count_nonzero(hashes[1:] != hashes[:-1]))
 

@@ -26,7 +26,7 @@ SMALL_DATUM = 2**14  # numbers of a datum up to which a network is evaluated in 
 
 
 def chunk_size(shape: tuple[int, ...], limit: int) -> int:
-    """Return how many data of a shape are processed at a time, at most `limit`."""
+    """Return the number of data of a shape to process at a time, at most `limit`."""
     return max(1, min(limit, MAX_CHUNK_NUMBERS // max(1, math.prod(shape))))
 
 

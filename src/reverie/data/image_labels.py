@@ -219,7 +219,7 @@ def _folder_notes(values: Sequence[str], kind: str) -> list[str]:
 
 
 def _in_tiny(values: Sequence[str]) -> int:
-    """Return how many images are in classes too small to learn."""
+    """Count the images in classes too small to learn."""
     return sum(n for n in Counter(values).values() if n <= MAX_TINY)
 
 

@@ -220,5 +220,5 @@ def pairs_dataset(
 
 
 def count_ambiguous_sources(pairs: Sequence[TextPair]) -> int:
-    """Return how many sources have more than one target."""
+    """Count the sources with more than one target."""
     return sum(count > 1 for count in Counter(source for source, _ in set(pairs)).values())

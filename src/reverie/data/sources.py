@@ -149,7 +149,7 @@ def has_images(root: Path) -> bool:
 
 
 def count_unsupported(root: Path) -> int:
-    """Return how many images of unsupported formats a folder contains, recursively."""
+    """Count the images of unsupported formats in a folder, recursively."""
     return sum(Path(entry.name).suffix.lower() in UNSUPPORTED for entry in walk(root, Listing()))
 
 
@@ -172,11 +172,11 @@ def list_zip(path: Path) -> Listing:
     visible = [info for info in infos if not any(_hidden(part) for part in info.filename.split("/") if part not in ("..", "."))]
     top = _common_top([info.filename for info in visible])
     for info in sorted(visible, key=lambda i: i.filename):
-        why = _unsafe_reason(info)
-        if why is None:
+        problem = _unsafe_reason(info)
+        if problem is None:
             listing.add(FileEntry(info.filename.removeprefix(top), info.file_size, info, archive))
         else:
-            listing.broken.append((info.filename, why))
+            listing.broken.append((info.filename, problem))
     return listing
 
 

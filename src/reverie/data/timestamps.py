@@ -66,7 +66,7 @@ def autocorrelation(numbers: np.ndarray) -> float:
 def series_hint(columns: Mapping[str, np.ndarray], time: tuple[str, np.ndarray] | None) -> list[str]:
     """Return a hint that the rows are time steps of a series, with the option that reads them as one, or nothing.
 
-    columns: numbers by name, (N,) each, without gaps; time: the timestamp column.
+    columns: numbers by name, (N,) each, without gaps; time: the name and values of the timestamp column.
     """
     count = len(next(iter(columns.values())))
     in_time = time is not None and monotonicity(time[1]) != 0
@@ -77,9 +77,9 @@ def series_hint(columns: Mapping[str, np.ndarray], time: tuple[str, np.ndarray] 
     ]
     if count < MIN_ROWS or not strong or (not in_time and len(strong) < len(columns)):
         return []
-    when = f"{time[0]} only {'rises' if monotonicity(time[1]) > 0 else 'falls'}, and " if time is not None and in_time else ""
+    trend = f"{time[0]} only {'rises' if monotonicity(time[1]) > 0 else 'falls'}, and " if time is not None and in_time else ""
     window = min(WINDOW, count // MIN_WINDOWS)
     return [
-        f"these rows look like a time series: {when}{strong[0]} has the lag-1 autocorrelation {correlations[strong[0]]:.2f};"
+        f"these rows look like a time series: {trend}{strong[0]} has the lag-1 autocorrelation {correlations[strong[0]]:.2f};"
         f" points have no order, --window {window} keeps it"
     ]

@@ -250,15 +250,17 @@ def read_lists(paths: Sequence[str], where: str, features: Mapping[str, Any]) ->
 
 
 def _images_from_lists(batch: Any, where: str, features: Mapping[str, Any]) -> tuple[np.ndarray, list[str]]:
-    """Return the images of a batch, stored as nested lists, and their labels, if any."""
+    """Return images that a batch stores as nested lists, and their labels, if any."""
     arrow = arrow_module("pyarrow", where)
     lists = [f.name for f in batch.schema if _depth(arrow, f.type) >= 2]
     if not lists:
         raise UserError(f"{where} has no column of images, neither as bytes nor as lists of numbers; give other files")
     images = _stacked(arrow, batch.column(min(lists, key=lambda name: name.lower() not in IMAGES)), where)
-    named = {k: f["names"] for k, f in features.items() if isinstance(f, dict) and isinstance(f.get("names"), list)}
-    label = next((f.name for f in batch.schema if (f.name in named or f.name.lower() in LABELS) and is_single(f.type)), None)
-    names = named.get(label, []) if label is not None else []
+    class_names = {k: f["names"] for k, f in features.items() if isinstance(f, dict) and isinstance(f.get("names"), list)}
+    label = next(
+        (f.name for f in batch.schema if (f.name in class_names or f.name.lower() in LABELS) and is_single(f.type)), None
+    )
+    names = class_names.get(label, []) if label is not None else []
     values = (value.as_py() for value in batch.column(label)) if label is not None else ()
     return images, [str(names[v] if isinstance(v, int) and 0 <= v < len(names) else v)[:200] for v in values]
 

@@ -27,7 +27,7 @@ MAX_FILES = 100_000
 READ_TIMEOUT = 30.0  # seconds without a byte before a request is repeated
 REQUEST_TIMEOUT = 300.0  # maximum seconds of a request
 RETRIES, FIRST_PAUSE, MAX_PAUSE = 5, 0.2, 10.0  # of failed requests; each pause is about twice the previous one
-PIECE = 4 * 2**20  # bytes requested at a time in sequential reading
+CHUNK_BYTES = 4 * 2**20  # bytes requested at a time in sequential reading
 
 CAUSES = {
     "kind: Timeout": "the server does not answer", "kind: Interrupted": "the connection was cut off",
@@ -248,14 +248,14 @@ class StreamFile(RangeFile):
         self.pieces: dict[int, Future[bytes]] = {}
 
     def _read_part(self, size: int) -> bytes:
-        number, within = divmod(self.position, PIECE)
-        wanted = [k for k in (number, number + 1) if k * PIECE < self.size]
-        self.pieces = {k: self.pieces.get(k) or self._request(k) for k in wanted}
+        number, within = divmod(self.position, CHUNK_BYTES)
+        needed = [k for k in (number, number + 1) if k * CHUNK_BYTES < self.size]
+        self.pieces = {k: self.pieces.get(k) or self._request(k) for k in needed}
         return self.pieces[number].result()[within : within + size]
 
     def _request(self, number: int) -> Future[bytes]:
-        begin = number * PIECE
-        return fetch_pool().submit(self.store.read, self.name, begin, min(PIECE, self.size - begin))
+        begin = number * CHUNK_BYTES
+        return fetch_pool().submit(self.store.read, self.name, begin, min(CHUNK_BYTES, self.size - begin))
 
 
 def _stored(name: str, meta: Any) -> Stored:
