@@ -72,9 +72,9 @@ class Quadratic(DecreasingGrid):
 
 @dataclass(frozen=True)
 class Trailing(Grid):
-    """Evenly spaced, t = start (1 - k / steps) for k < steps, with a last step of equal length to 0.
+    """Evenly spaced, t = start (1 - k / steps) for k < steps, then an equal step to 0 (arXiv:2305.08891, table 2).
 
-    arXiv:2305.08891, table 2.  last: start of the last step instead, or 0 for a last step of equal length; a distilled model
+    last: start of the last step instead, or 0 for a last step of equal length; a distilled model
     needs no short last step.
     """
 
@@ -178,9 +178,9 @@ class Refined(DecreasingGrid):
 
 @dataclass(frozen=True)
 class Zigzag(Grid):
-    """Another grid with resampling: every `jump` steps are taken `repeats` times, with fresh noise added in between.
+    """Another grid that takes every `jump` steps `repeats` times, with fresh noise in between (arXiv:2201.09865).
 
-    In inpainting this harmonizes generated pixels with known ones (RePaint, arXiv:2201.09865).
+    In inpainting this harmonizes generated pixels with known ones (RePaint).
     """
 
     grid: str = "uniform"
