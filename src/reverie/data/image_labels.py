@@ -16,7 +16,7 @@ from reverie.data.sources import METADATA, FileEntry
 CAPTION_LIMIT = 2**16  # maximum bytes of a caption file
 CAMERA = frozenset({"img", "image", "dsc", "dscn", "dscf", "pxl", "photo", "picture", "pic", "screenshot", "scan", "frame"})
 SPLITS = frozenset({"train", "training", "test", "testing", "val", "valid", "validation", "dev", "eval"})
-MAX_TINY = 2  # images below which a class is too small to learn
+MAX_TINY = 2  # images up to which a class is too small to learn
 
 
 @dataclass(frozen=True)

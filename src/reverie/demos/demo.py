@@ -73,7 +73,7 @@ class Demo:
 
     text: three sentences; formula, more_formulas: LaTeX; command: the equivalent command, with RUN and DATA as placeholders;
     compute: returns {"panels": [...]} of the kinds in `reverie.demos.panels`; requires: what the run must have;
-    hidden: shown on another page than Demos.
+    hidden: shown on a different page from Demos.
     """
 
     title: str

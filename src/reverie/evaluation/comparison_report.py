@@ -143,7 +143,7 @@ def body(c: Comparison) -> str:
         ("NLL of held-out data", _likelihood(c), (
             "Lower is better, within one kind. An upper bound (ELBO or dequantized) exceeds the exact NLL by an unknown gap, so"
             " it is ranked with an exact NLL only if it is lower. Importance weighting tightens upper bounds, with equally many"
-            " draws for all of one kind. The flow of a diffusion is another model than that of its ELBO; for images it is"
+            " draws for all of one kind. The flow of a diffusion is a different model from that of its ELBO; for images it is"
             " dequantized.",
         )),
     ]  # fmt: skip

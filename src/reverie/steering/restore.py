@@ -259,7 +259,7 @@ def _sample(
     x = torch.cat(parts)
     if not torch.isfinite(x).all():
         raise UserError(
-            f"the results are not finite; increase --steps, or use another method than {type(method).__name__.lower()}"
+            f"the results are not finite; increase --steps, or use a method other than {type(method).__name__.lower()}"
         )
     label = options.get("label")
     cond = run.condition(options, n) if label is not None or has_condition(options) else None

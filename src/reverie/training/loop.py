@@ -28,7 +28,7 @@ from reverie.training.sharding import ShardedLearner, gradients_of
 
 REPORTS, CHECKS = 200, 20  # number of reports, and of checks on held-out data, in a run
 CHECK_SHARE, FREE = 0.05, 0.5  # upper limits for checks: share of the training time, or seconds if that is more
-MAX_INTERVAL, MAX_CHECK_SHARE = 0.4, 0.1  # maximum fraction of a run between checks, if a check takes at most this share
+MAX_INTERVAL, MAX_CHECK_SHARE = 0.4, 0.1  # a check is due after this fraction of a run, if it costs at most this share
 FIRST_PRICE, FIRST_FREE = 4.0, 2.0  # estimated duration of the first check in steps, and seconds that are always allowed for it
 REPORT_SECONDS = 0.5  # minimum seconds between reports of a training whose length is in minutes
 STEP_DECAYS = 10  # number of halvings of the learning rate with the decay "step"
